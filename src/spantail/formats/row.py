@@ -1,0 +1,90 @@
+"""What the table holds about an agent: everything outside `formats/` is derived from it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, Literal, Protocol
+
+from msgspec import Struct
+
+from spantail.model import Event, Record
+
+Storage = Literal["lines", "document", "rows", "text"]
+
+
+class Reader(Protocol):
+    """A msgspec.Struct whose fields are its memory, saved with the commit. One per source."""
+
+    def read(self, record: Record) -> Iterable[Event]: ...
+
+
+class Root(Struct, frozen=True):
+    """A folder in which an agent keeps files, below a home; or where `env` says."""
+
+    path: str
+    """Relative to the home, for example `.claude/projects`."""
+    env: str = ""
+    """Name of an environment variable that overrides the folder (only for the user's own home)."""
+    below: str = ""
+    """What comes after the value of `env`: `$CLAUDE_CONFIG_DIR` + `projects`."""
+    xdg: str = ""
+    """Name of an XDG variable (`XDG_DATA_HOME`) that replaces the first parts of `path`: with
+    path `.local/share/x` and XDG_DATA_HOME=/d the folder is `/d/x`."""
+
+
+class Files(Struct, frozen=True):
+    """One kind of file of an agent. The first Files whose glob fits a path decides its kind."""
+
+    kind: str
+    root: int
+    """Which of the format's roots."""
+    glob: str
+    """Relative to the root, with `*` inside one path part and `**` for any number of parts."""
+    storage: Storage
+    reader: Callable[[], Reader]
+    """Makes an empty reader (the Struct's type)."""
+    memory: type[Any]
+    """The Struct's type, to decode a stored reader."""
+    line: type[Any] | None = None
+    """For lines: the msgspec type that a line is decoded into."""
+    companion: bool = False
+    """Read before the main files of the same wake (meta.json, a hooks log)."""
+    unit: Callable[[str, bytes], tuple[int, str]] | None = None
+    """(path, first bytes of the file) -> (time of the first record in ns or 0, unit). Files of a
+    unit belong to one session and are read together in a backlog: companions, main, then the
+    others."""
+    entries: Callable[[bytes], Any] | None = None
+    """For documents: see tail/document."""
+    queries: Callable[..., Any] | None = None
+    """For rows: see tail/rows."""
+    main: bool = True
+    """False for a subagent's file: in a backlog it is read after the main file of its unit."""
+
+
+class Gives(Struct, frozen=True):
+    """What an agent's files can and cannot give, in a few words each; shown by `formats`."""
+
+    tokens: str
+    tool_times: str
+    errors: str
+    cost: str
+    exit: str
+    subagents: str
+
+
+class Format(Struct, frozen=True):
+    """One row of the table."""
+
+    agent: str
+    title: str
+    roots: tuple[Root, ...]
+    files: tuple[Files, ...]
+    gives: Gives
+    provider: str = ""
+    """gen_ai.provider.name where no record says it."""
+    never: tuple[str, ...] = ()
+    """Globs (relative to the home) of files that are never opened: they may hold secrets."""
+    versions: str = ""
+    """The versions it was recorded with."""
+    shape: int = 1
+    """Raised when the readers' memory changes its meaning."""
