@@ -1,0 +1,8 @@
+"""The table of formats: one row per agent, and the only place where agents have names."""
+
+from __future__ import annotations
+
+from spantail.formats import claude_code
+from spantail.formats.row import Format
+
+TABLE: tuple[Format, ...] = (claude_code.FORMAT,)

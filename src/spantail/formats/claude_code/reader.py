@@ -1,0 +1,535 @@
+"""Claude Code: JSON lines, one file per session and one per subagent.
+
+    $CLAUDE_CONFIG_DIR/projects/<dir>/<sessionId>.jsonl
+    .../<sessionId>/subagents/**/agent-<agentId>.jsonl  + agent-<agentId>.meta.json
+    .../agent-<agentId>.jsonl          beside the main file (2.0.x); inline sidechains before that
+
+A reply is written as one line per content block, each with the usage known so far: the last line
+with a stop_reason counts as a whole, lines without one only raise it (`Replied.final`). A turn
+begins at a line that a person (or the SDK) wrote; the newer the version, the more fields say so:
+turnOrigin, then origin.kind, then promptSource, then the text's first characters. Times of tools
+are those of the lines, and hold permission waits and hooks.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from hashlib import blake2b
+from pathlib import PurePath
+from typing import Any
+
+import msgspec
+from msgspec import Raw, Struct
+
+from spantail.formats.claude_code.lines import (
+    AGENT_INPUT,
+    AGENT_RESULT,
+    API_ERROR,
+    ATTACHMENT,
+    COMPACTION,
+    META,
+    ORIGIN,
+    AgentResult,
+    Block,
+    Line,
+)
+from spantail.formats.times import iso_ns
+from spantail.model import (
+    MILLISECOND,
+    Called,
+    Closed,
+    Ended,
+    Event,
+    Linked,
+    Noted,
+    Prompted,
+    Record,
+    Replied,
+    Returned,
+    Started,
+    Status,
+)
+
+AGENT_TOOLS = frozenset(("Agent", "Task", "Skill", "SendMessage", "Workflow"))
+GOES_ON = frozenset(("tool_use", "max_tokens", "pause_turn", "refusal", "model_context_window_exceeded"))
+NO_PROMPT = ("<local-command", "<command-name>", "<bash-stdout>", "<system-reminder")
+NOTIFICATION = ("<task-notification>", "Another Claude session sent a message:")
+INTERRUPTED = "[Request interrupted by user"
+PLAN = "Implement the following plan"
+CUT = "Your response above was cut off mid-stream"
+KEEP = 64
+"""Open subagent calls and sidechain tips remembered by a reader."""
+
+
+def _decode(decoder: msgspec.json.Decoder[Any], raw: Raw) -> Any:
+    """A part of a line that is not as expected costs that part alone."""
+    if not raw:
+        return None
+    try:
+        return decoder.decode(raw)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return None
+
+
+def _string(raw: Raw, most: int = 400) -> str:
+    """The beginning of a JSON text, still escaped; good for telling kinds of text apart. Of a list
+    of blocks the beginning of the first text."""
+    head = bytes(memoryview(raw)[:most])
+    if head[:1] == b"[":
+        at = head.find(b'"text":"')
+        head = head[at + 7 :] if at >= 0 else b""
+    return head.strip(b'"').decode("utf-8", "replace")
+
+
+class ClaudeReader(Struct):
+    """Reads a main file or a subagent's file; the memory of one is small."""
+
+    session: str = ""
+    agent_id: str = ""
+    base: str = ""
+    """The main session of this file."""
+    parent: str = ""
+    """A subagent's file: the session it is nested in."""
+    started: bool = False
+    branch: str = ""
+    version: str = ""
+    slug: str = ""
+    prompts: int = 0
+    origins: bool = False
+    """This file's lines say who wrote a prompt (turnOrigin)."""
+    last_call: str = ""
+    asked: str = ""
+    """The model call that asked for a tool."""
+    ended: bool = False
+    failed: bool = False
+    budget: float = 0.0
+    forked: bool = False
+    """A fork agent's file begins with a line of its parent: skip it."""
+    boundary: bool = False
+    tasks: dict[str, tuple[str, str]] = {}
+    """Open calls that start subagents: id -> (subagent type, digest of the prompt)."""
+    runs: dict[str, str] = {}
+    chains: dict[str, str] = {}
+    """Inline sidechains (up to 1.0.x): uuid of a line -> the sidechain's session."""
+    ended_chains: list[str] = []
+
+    def read(self, record: Record) -> Iterator[Event]:
+        line: Line = record.body
+        kind = line.type
+        if kind in ("assistant", "user", "system", "attachment"):
+            if not self.session:
+                self._name(record.path, line)
+            time = iso_ns(line.timestamp) if line.timestamp else 0
+            yield from self._introduce(line, time)
+            if kind == "assistant":
+                yield from self._assistant(line, time)
+            elif kind == "user":
+                yield from self._user(line, time)
+            elif kind == "system":
+                yield from self._system(line, time)
+            else:
+                yield from self._attachment(line, time)
+        elif kind == "cost-state":
+            yield from self._cost_state(line)
+        elif kind == "fork-context-ref":
+            self.forked = True
+
+    # --------------------------------------------------------------------- who this is about
+
+    def _name(self, path: str, line: Line) -> None:
+        name = PurePath(path)
+        if name.name.startswith("agent-"):
+            self.agent_id = line.agent_id or name.stem.removeprefix("agent-")
+            parts = name.parts
+            if "subagents" in parts:
+                self.base = parts[len(parts) - 1 - parts[::-1].index("subagents") - 1]
+            else:
+                self.base = line.session_id or name.stem
+            self.session = f"{self.base}/{self.agent_id}"
+            self.parent = f"{self.base}/{parts[-2]}" if "workflows" in parts else self.base
+        else:
+            # A fork may keep the old sessionId in its lines: the file's name is right.
+            self.session = self.base = name.stem
+
+    def _introduce(self, line: Line, time: int) -> Iterator[Event]:
+        branch, version, slug = line.branch or "", line.version or "", line.slug or ""
+        if self.started and branch == self.branch and version == self.version and slug in ("", self.slug):
+            return
+        if not line.cwd and not self.started:
+            return
+        first, self.started = not self.started, True
+        self.branch, self.version, self.slug = branch, version, slug or self.slug
+        yield Started(
+            session=self.session,
+            time=time,
+            parent=self.parent,
+            agent_id=self.agent_id,
+            cwd=line.cwd or "" if first else "",
+            branch="" if branch == "HEAD" else branch,
+            version=version,
+            slug=slug,
+        )
+
+    def _where(self, line: Line) -> str:
+        """The session of a line: an inline sidechain is a subagent of its own."""
+        if self.agent_id or not line.sidechain:
+            return self.session
+        chain = self.chains.get(line.parent or "")
+        if chain is None:
+            chain = f"{self.session}/{line.uuid or line.timestamp}"
+        self.chains[line.uuid or ""] = chain
+        if len(self.chains) > KEEP:
+            del self.chains[next(iter(self.chains))]
+        return chain
+
+    # ------------------------------------------------------------------------------- replies
+
+    def _assistant(self, line: Line, time: int) -> Iterator[Event]:
+        message = line.message
+        if message is None or (self.forked and self.prompts == 0):
+            return
+        session = self._where(line)
+        if message.model == "<synthetic>":
+            yield from self._synthetic(line, session, time)
+            return
+        call = message.id or line.uuid or ""
+        blocks = message.content if isinstance(message.content, list) else []
+        tools = [b for b in blocks if b.type == "tool_use" and b.id]
+        usage = message.usage.usage() if message.usage is not None else None
+        if usage is None and self.prompts == 0 and self.boundary:
+            return  # after a compaction a fork repeats a reply with its usage wiped
+        stop = message.stop_reason
+        if tools:
+            self.asked = call
+        silent = not tools and call != self.asked
+        inner = session != self.session
+        ends = bool(stop) and stop not in GOES_ON and silent
+        rests = silent and not stop and any(b.type == "text" for b in blocks)
+        if not inner:
+            self.last_call, self.ended, self.failed = call, ends or rests, False
+        elif ends and session not in self.ended_chains:
+            self.ended_chains = [*self.ended_chains, session][-KEEP:]
+        yield Replied(
+            session=session,
+            time=time,
+            call=call,
+            id=message.id or "",
+            model=message.model or "",
+            usage=usage,
+            final=bool(stop) and usage is not None and not line.aborted,
+            cut=bool(line.aborted),
+            stop=stop or "",
+            ends=ends,
+            rests=rests,
+            content=None,
+        )
+        for block in tools:
+            yield self._tool_use(session, call, block, time)
+
+    def _tool_use(self, session: str, call: str, block: Block, time: int) -> Called:
+        name, id_ = block.name or "", block.id or ""
+        starts = name in AGENT_TOOLS
+        if starts:
+            task = _decode(AGENT_INPUT, block.input)
+            prompt = (task.prompt or "") if task is not None else ""
+            kind = (task.subagent_type or "") if task is not None else ""
+            self.tasks[id_] = (kind, blake2b(prompt.encode("utf-8", "replace"), digest_size=8).hexdigest())
+            if len(self.tasks) > KEEP:
+                del self.tasks[next(iter(self.tasks))]
+        return Called(
+            session=session,
+            time=time,
+            call=id_,
+            id=id_,
+            name=name,
+            type="extension" if name.startswith("mcp__") else "function",
+            input=block.input,
+            model_call=call,
+            starts_agent=starts,
+        )
+
+    def _synthetic(self, line: Line, session: str, time: int) -> Iterator[Event]:
+        """Lines that the program wrote in the model's name."""
+        if line.cut_cause is not None and self.last_call:
+            yield Replied(session=session, time=time, call=self.last_call, cut=True)
+        if not line.api_error:
+            return
+        word = _string(line.error, 60) or "provider_error"
+        yield Noted(session=session, time=time, kind="provider_error", error_type=word)
+        if line.cut_cause is None:
+            self.failed = self.ended = True
+            yield Closed(session=session, time=time, status="error", error_type="provider_error", word=word)
+
+    # --------------------------------------------------------------------- prompts and results
+
+    def _user(self, line: Line, time: int) -> Iterator[Event]:
+        message = line.message
+        if message is None:
+            return
+        session = self._where(line)
+        content = message.content
+        if isinstance(content, list):
+            results = [b for b in content if b.type == "tool_result" and b.tool_use_id]
+            texts = [b for b in content if b.type != "tool_result"]
+            text = next((_string(b.text) for b in texts if b.type == "text"), "")
+            has_text = bool(texts)
+        else:
+            results, text = [], content or ""
+            has_text = bool(text)
+        if results and not (self.forked and self.prompts == 0):
+            for block in results:
+                yield from self._tool_result(line, session, block, time)
+        if not has_text:
+            return
+        if session != self.session:
+            yield from self._sidechain(line, session, text, time)
+        elif text.startswith(INTERRUPTED):
+            self.failed = self.ended = True
+            yield Closed(session=session, time=time, status="interrupted", error_type="interrupted")
+        elif text.startswith(CUT) and line.meta:
+            yield Replied(session=session, time=time, call=self.last_call, cut=True)
+        elif self.agent_id:
+            yield from self._subagent_prompt(line, text, time)
+        else:
+            yield from self._prompt(line, text, time, only_text=not results)
+
+    def _subagent_prompt(self, line: Line, text: str, time: int) -> Iterator[Event]:
+        """In a subagent's file a text begins its work, or wakes it once it had finished."""
+        if self.prompts and (not self.ended or line.summary or text.startswith(NO_PROMPT)):
+            return
+        self.prompts += 1
+        self.ended = False
+        yield Prompted(
+            session=self.session,
+            time=time,
+            turn=line.uuid or f"{self.session}/{time}",
+            outer=line.prompt_id or "",
+        )
+
+    def _sidechain(self, line: Line, session: str, text: str, time: int) -> Iterator[Event]:
+        if line.parent and session in self.ended_chains:
+            return
+        if not session.endswith(line.uuid or "?"):
+            return
+        yield Started(session=session, time=time, parent=self.session)
+        digest = blake2b(text.encode("utf-8", "replace"), digest_size=8).hexdigest()
+        for id_, (kind, prompt) in self.tasks.items():
+            if prompt == digest:
+                yield Started(session=session, time=time, parent=self.session, name=kind)
+                yield Linked(session=session, time=time, call=id_, parent=self.session)
+                break
+        yield Prompted(session=session, time=time, turn=line.uuid or session)
+
+    def _prompt(self, line: Line, text: str, time: int, *, only_text: bool) -> Iterator[Event]:
+        if line.turn_origin:
+            self.origins = True
+        if line.summary or line.meta:
+            self.boundary = self.boundary or bool(line.summary)
+            return
+        human = self._human(line, text, only_text=only_text)
+        if human is None:
+            return
+        if text.startswith("<task-notification>"):
+            yield from self._notification(text, time)
+        self.prompts += 1
+        self.ended = self.failed = False
+        yield Prompted(
+            session=self.session,
+            time=time,
+            turn=line.uuid or f"{self.session}/{time}",
+            alias=line.prompt_id or "",
+            human=human,
+            implements=text.startswith(PLAN),
+        )
+
+    def _human(self, line: Line, text: str, *, only_text: bool) -> bool | None:
+        """True: a person's prompt. False: a model loop without one. None: nothing begins."""
+        if line.turn_origin:
+            return line.turn_origin in ("human", "sdk")
+        if text.startswith(NO_PROMPT):
+            return None
+        if text.startswith(PLAN):
+            return True  # the program wrote it, but a person accepted the plan
+        if self.origins:
+            return None if text.startswith("<bash-input>") else False
+        if text.startswith(NOTIFICATION):
+            return False
+        origin = _decode(ORIGIN, line.origin)
+        if origin is not None and origin.kind:
+            return bool(origin.kind == "human")
+        if line.prompt_source == "system":
+            return False
+        return True if only_text else None
+
+    def _notification(self, text: str, time: int) -> Iterator[Event]:
+        """The end of a workflow that runs in the background."""
+        found = re.search(r"<tool-use-id>([^<]{1,100})<", text)
+        run = self.runs.pop(found[1], None) if found is not None else None
+        if run is not None:
+            yield Closed(session=run, time=time)
+
+    def _tool_result(self, line: Line, session: str, block: Block, time: int) -> Iterator[Event]:
+        id_ = block.tool_use_id or ""
+        status: Status = "ok"
+        error_type, exit_code, duration = "", None, None
+        if block.is_error:
+            status, error_type, exit_code = self._failure(line, block)
+        elif line.result and bytes(memoryview(line.result)[:20]).startswith(b'"User rejected tool'):
+            status, error_type = "interrupted", "interrupted"
+        if id_ in self.tasks:
+            kind, _ = self.tasks.pop(id_)
+            result = _decode(AGENT_RESULT, line.result)
+            if result is not None:
+                if result.status == "completed" and result.duration:
+                    duration = round(result.duration * MILLISECOND)
+                yield from self._subagent(line, session, id_, kind, result, time)
+        yield Returned(
+            session=session,
+            time=time,
+            call=id_,
+            status=status,
+            error_type=error_type,
+            exit_code=exit_code,
+            duration=duration,
+            output=block.content,
+        )
+
+    def _subagent(
+        self, line: Line, session: str, call: str, kind: str, result: AgentResult, time: int
+    ) -> Iterator[Event]:
+        if result.run_id:
+            run = f"{self.base}/{result.run_id}"
+            self.runs[call] = run
+            yield Started(session=run, time=time, parent=session, name=result.workflow or "workflow")
+            yield Linked(session=run, time=time, call=call, parent=session)
+            yield Prompted(session=run, time=time, turn=run, outer=line.prompt_id or "")
+            return
+        agent = result.agent_id or result.resumed
+        if not agent:
+            return
+        nested = f"{self.base}/{agent}"
+        usage = result.usage.usage() if result.usage is not None else None
+        name = result.agent_type or kind
+        yield Started(session=nested, time=time, parent=self.base, name=name, agent_id=agent)
+        yield Linked(session=nested, time=time, call=call, parent=session, usage=usage)
+
+    @staticmethod
+    def _failure(line: Line, block: Block) -> tuple[Status, str, int | None]:
+        text = _string(block.content, 300)
+        if line.denied_before_run:
+            return "error", "denied", None
+        if text.startswith("[Tool call interrupted") or INTERRUPTED in text:
+            return "interrupted", "interrupted", None
+        rejected = bytes(memoryview(line.result)[:20]).startswith(b'"User rejected tool')
+        if rejected or line.denied == "interrupted":
+            return "interrupted", "interrupted", None
+        if line.denied or "was blocked" in text or "permission" in text[:80].lower():
+            return "error", "denied", None
+        if text == "Warmup":
+            return "error", "warmup", None
+        code = re.search(r"Exit code (\d{1,9})", text[:60])
+        if "timed out" in text:
+            return "error", "timeout", int(code[1]) if code else None
+        return "error", "tool_error", int(code[1]) if code else None
+
+    # ----------------------------------------------------------------------------- the others
+
+    def _system(self, line: Line, time: int) -> Iterator[Event]:
+        session = self._where(line)
+        if line.subtype == "turn_duration":
+            if not self.failed:
+                yield Closed(session=session, time=time)
+        elif line.subtype == "compact_boundary":
+            self.boundary = True
+            about = _decode(COMPACTION, line.compact)
+            attrs: dict[str, str | int | float | bool] = {}
+            if about is not None and about.trigger:
+                attrs["trigger"] = about.trigger
+            if about is not None and about.pre_tokens is not None:
+                attrs["pre_tokens"] = about.pre_tokens
+            yield Noted(session=session, time=time, kind="compaction", attrs=attrs)
+        elif line.subtype == "api_error":
+            error = _decode(API_ERROR, line.error)
+            word = str(error.status) if error is not None and error.status else "connection"
+            attrs = {"attempt": line.retry} if isinstance(line.retry, int) else {}
+            yield Noted(session=session, time=time, kind="provider_error", error_type=word, attrs=attrs)
+
+    def _attachment(self, line: Line, time: int) -> Iterator[Event]:
+        # Most attachments are long listings: only the short ones with a meaning are opened.
+        head = bytes(memoryview(line.attachment)[:60])
+        if b"hook_success" in head or b"max_turns_reached" in head or b"budget_usd" in head:
+            about = _decode(ATTACHMENT, line.attachment)
+            if about is None:
+                return
+            session = self._where(line)
+            if about.type == "hook_success":
+                attrs: dict[str, str | int | float | bool] = {"hook": about.event or ""}
+                if about.duration is not None:
+                    attrs["duration_ms"] = about.duration
+                if about.exit_code is not None:
+                    attrs["exit_code"] = about.exit_code
+                yield Noted(session=session, time=time, kind="hook", attrs=attrs)
+            elif about.type == "max_turns_reached":
+                self.failed = True
+                yield Closed(session=session, time=time, status="error", error_type="max_turns")
+            elif about.type == "budget_usd":
+                self.budget = about.total or 0.0
+        elif b"queued_command" in head:
+            yield Noted(session=self._where(line), time=time, kind="queued_prompt")
+        elif b"structured_output" in head:
+            # The result of the tool comes a moment later; it is the answer.
+            self.ended = True
+            yield Replied(session=self._where(line), time=time, call=self.last_call, ends=True)
+
+    def _cost_state(self, line: Line) -> Iterator[Event]:
+        """Written when the process exits, and at /clear and /branch: the run is over."""
+        if not self.session or self.agent_id:
+            return
+        spent = line.cost
+        if not self.ended and self.budget and isinstance(spent, int | float) and spent > self.budget:
+            self.ended = True
+            yield Closed(session=self.session, status="error", error_type="max_budget")
+        # At an interruption the line comes before the results of the open calls.
+        if self.ended:
+            yield Ended(session=self.session)
+
+
+class MetaReader(Struct):
+    """agent-<agentId>.meta.json: which call started the subagent."""
+
+    def read(self, record: Record) -> Iterator[Event]:
+        meta = _decode(META, record.body)
+        if meta is None:
+            return
+        name = PurePath(record.path)
+        parts = name.parts
+        if "subagents" not in parts:
+            return
+        base = parts[len(parts) - 2 - parts[::-1].index("subagents")]
+        agent = name.name.removeprefix("agent-").removesuffix(".meta.json")
+        session = f"{base}/{agent}"
+        parent = f"{base}/{meta.parent_agent_id}" if meta.parent_agent_id else base
+        if "workflows" in parts:
+            parent = f"{base}/{parts[-2]}"
+        yield Started(session=session, parent=parent, name=meta.name or meta.agent_type or "", agent_id=agent)
+        if meta.tool_use_id:
+            yield Linked(session=session, call=meta.tool_use_id, parent=parent)
+
+
+TIMESTAMP = re.compile(rb'"timestamp":"([^"]{10,40})"')
+SESSION = re.compile(rb'"sessionId":"([^"]{1,80})"')
+
+
+def unit(path: str, head: bytes) -> tuple[int, str]:
+    """A session's main file and those of its subagents are read together."""
+    found = TIMESTAMP.search(head)
+    time = iso_ns(found[1].decode("ascii", "replace")) if found is not None else 0
+    name = PurePath(path)
+    parts = name.parts
+    if "subagents" in parts:
+        return time, parts[len(parts) - 2 - parts[::-1].index("subagents")]
+    if name.name.startswith("agent-"):
+        session = SESSION.search(head)
+        return time, session[1].decode("utf-8", "replace") if session is not None else name.stem
+    return time, name.stem

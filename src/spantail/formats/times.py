@@ -1,0 +1,23 @@
+"""Times as agents write them, as nanoseconds since the epoch. 0 for what is no time."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+
+def iso_ns(text: str) -> int:
+    """ISO 8601 with `Z`, an offset or none (then UTC); milli- or microseconds."""
+    try:
+        moment = datetime.fromisoformat(text)
+        if moment.tzinfo is None:
+            moment = moment.replace(tzinfo=UTC)
+        return max(0, round(moment.timestamp() * 1e6) * 1000)
+    except (ValueError, OverflowError, OSError):
+        return 0
+
+
+def ms_ns(value: object) -> int:
+    """Epoch milliseconds."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 1e14:
+        return 0
+    return round(value * 1000) * 1000

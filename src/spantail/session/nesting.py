@@ -1,0 +1,105 @@
+"""Leads a subagent's turn to the turn around it, and its span to the tool call that started it.
+
+A subagent's calls need the trace, so they wait until the outer turn is known; only the subagent's
+own span waits for the tool call. Nothing here depends on which of the two files is read first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from spantail.session.ids import span_id
+from spantail.session.work import WINDOW, OpenTurn, PastTurn, Work
+
+
+class Nesting:
+    def __init__(self, work: Callable[[str], Work]) -> None:
+        self.work = work
+
+    def outer(self, turn: OpenTurn) -> OpenTurn | None:
+        """The turn around a subagent's turn, while it is open or waits to be settled."""
+        if not turn.outer_turn:
+            return None
+        around = self.work(turn.outer_session)
+        for at in (around.turn, *around.waiting):
+            if at is not None and at.key == turn.outer_turn:
+                return at
+        return None
+
+    def keep_awake(self, work: Work) -> None:
+        around = self.work(work.parent)
+        while True:
+            around.last = max(around.last, work.last)
+            if not around.parent:
+                return
+            around = self.work(around.parent)
+
+    def bind(self, work: Work, turn: OpenTurn) -> bool:
+        """Finds the outer turn: by the name the records give it, else by the time it began."""
+        around = self.work(work.parent)
+        found = self._by_alias(around, turn.outer) if turn.outer else self._by_time(around, turn.start)
+        if found is None or not found.trace:
+            return False
+        turn.outer_session, turn.outer_turn = around.key, found.key
+        turn.trace, turn.muted = found.trace, found.muted
+        turn.span = span_id(found.trace, turn.key)
+        if turn.link_call:
+            turn.parent = span_id(found.trace, turn.link_call)
+        return True
+
+    @staticmethod
+    def _by_alias(around: Work, alias: str) -> OpenTurn | PastTurn | None:
+        for turn in (around.turn, *reversed(around.waiting), *reversed(around.past)):
+            if turn is not None and (alias == turn.key or alias in turn.aliases):
+                return turn
+        return None
+
+    @staticmethod
+    def _by_time(around: Work, start: int) -> OpenTurn | PastTurn | None:
+        if around.turn is not None and around.turn.start <= start:
+            return around.turn
+        before: list[OpenTurn | PastTurn] = [*reversed(around.waiting), *reversed(around.past)]
+        for turn in before:
+            if turn.start <= start <= turn.closed:
+                return turn
+        return None
+
+    def link(self, work: Work, parent: str, call: str, key: str) -> None:
+        """A tool call started the subagent: its latest turn without a link, or its next one."""
+        if call in work.linked:
+            return
+        work.linked = [*work.linked, call][-WINDOW:]
+        for turn in (*work.waiting, work.turn):
+            if turn is not None and not turn.link_call and key in ("", turn.key):
+                self._tie(turn, call)
+                return
+        work.links = [*work.links, (parent, call)][-WINDOW:]
+
+    def take_link(self, work: Work, turn: OpenTurn) -> None:
+        if work.links:
+            _, call = work.links.pop(0)
+            self._tie(turn, call)
+
+    @staticmethod
+    def _tie(turn: OpenTurn, call: str) -> None:
+        turn.link_call = call
+        if turn.trace:
+            turn.parent = span_id(turn.trace, call)
+
+    def may_come(self, work: Work, turn: OpenTurn) -> bool:
+        """Whether the tool call that started it may still be named: while the outer turn is open."""
+        around = self.work(work.parent)
+        return around.turn is not None and around.turn.key == turn.outer_turn
+
+    def hang(self, turn: OpenTurn) -> None:
+        """Without a tool call it hangs below the turn around it."""
+        if turn.parent:
+            return
+        at = self.outer(turn)
+        if at is not None:
+            turn.parent = at.span
+            return
+        for past in self.work(turn.outer_session).past:
+            if past.key == turn.outer_turn:
+                turn.parent = past.span
+                return

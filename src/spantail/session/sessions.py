@@ -1,0 +1,605 @@
+"""Events in, settled things out. Pure: no clock of its own, no I/O.
+
+The illusion kept here: it does not matter when or in which pieces records were read. A turn closes
+where the records' own times say so; the clock (`settle(now)`) only notices earlier what the next
+record would prove. Two moments are told apart:
+
+- *closing* a turn is decided while events are applied, by times in records alone;
+- *settling* it is done in `settle`, which the loop calls when everything written so far has been
+  read, so that a subagent's file that is read after its parent's still finds its turn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from msgspec import structs
+
+from spantail.model import (
+    Called,
+    Closed,
+    Context,
+    Ended,
+    Event,
+    Link,
+    Linked,
+    Measured,
+    Noted,
+    Outcome,
+    Prompted,
+    Replied,
+    Returned,
+    RunEnded,
+    RunStarted,
+    SpanEvent,
+    Started,
+    Usage,
+)
+from spantail.session.busy import Busy
+from spantail.session.ids import input_digest, ledger_id, span_id, trace_id
+from spantail.session.nesting import Nesting
+from spantail.session.settle import Ledger, Price, Rules, Settler, exit_of
+from spantail.session.work import (
+    WINDOW,
+    OpenModelCall,
+    OpenTool,
+    OpenTurn,
+    Pending,
+    Work,
+)
+
+
+class Sessions:
+    """All sessions of one group: one agent in one home."""
+
+    def __init__(
+        self,
+        context: Context,
+        rules: Rules,
+        ledger: Ledger,
+        price: Price,
+        project: Callable[[str], str],
+        load: Callable[[str], Work | None],
+    ) -> None:
+        self.context = context
+        self.rules = rules
+        self.ledger = ledger
+        self.project = project
+        self.load = load
+        self.works: dict[str, Work] = {}
+        self.dirty: set[str] = set()
+        self.nesting = Nesting(self.work)
+        self.settler = Settler(ledger, price, self.nesting.outer)
+        self.slugs: dict[str, Any] = {}
+        self._apply: dict[type[Event], Callable[[Work, Any], None]] = {
+            Started: self._started,
+            Prompted: self._prompted,
+            Replied: self._replied,
+            Called: self._called,
+            Returned: self._returned,
+            Linked: self._linked,
+            Measured: self._measured,
+            Noted: self._noted,
+            Closed: self._closed,
+            Ended: self._ended,
+        }
+
+    # ------------------------------------------------------------------------------- doors
+
+    def apply(self, events: Iterable[Event]) -> None:
+        for event in events:
+            work = self.work(event.session)
+            time = event.time or work.last
+            if (work.turn is not None or work.run) and not self._goes_on(work.turn, event):
+                self._silence(work, time)
+            self._apply[type(event)](work, event)
+            work.last = max(work.last, time)
+            self.dirty.add(work.key)
+
+    def settle(self, now: int) -> None:
+        """Everything written so far has been read: settle what is closed or has been silent."""
+        for work in list(self.works.values()):
+            # A subagent at work keeps the turn around it awake.
+            if work.parent and work.turn is not None:
+                self.nesting.keep_awake(work)
+        for work in list(self.works.values()):
+            if work.turn is not None or work.run or work.loose:
+                self._silence(work, now)
+        # Innermost first, so that a subagent's span precedes what closes around it.
+        for work in sorted(self.works.values(), key=lambda w: -w.key.count("/")):
+            if work.turn is not None and not work.turn.trace:
+                self._bind(work, work.turn)
+            if work.waiting:
+                self._settle_waiting(work, now)
+
+    def take(self) -> list[Outcome]:
+        out, self.settler.out = self.settler.out, []
+        return out
+
+    def changed(self) -> list[Work]:
+        """The rows to save with the commit; those at rest leave the memory with it."""
+        works = [self.works[key] for key in self.dirty if key in self.works]
+        self.dirty.clear()
+        return works
+
+    def forget_resting(self) -> None:
+        for key in [key for key, work in self.works.items() if work.at_rest() and key not in self.dirty]:
+            del self.works[key]
+
+    def deadline(self) -> int:
+        """When the clock alone would next settle something; 0 if never."""
+        rules, soonest = self.rules, 0
+        for work in self.works.values():
+            turn = work.turn
+            if turn is not None:
+                at = self._end(turn)
+                when = (
+                    at + rules.grace if at else work.last + (rules.stale if self._busy(work) else rules.idle)
+                )
+            elif work.loose:
+                when = work.last + rules.stale
+            elif work.run:
+                when = work.last + rules.idle
+            else:
+                continue
+            soonest = min(soonest, when) if soonest else when
+        return soonest
+
+    def work(self, key: str) -> Work:
+        work = self.works.get(key)
+        if work is None:
+            work = self.load(key) or Work(key=key, context=structs.replace(self.context, conversation=key))
+            self.works[key] = work
+        return work
+
+    # ----------------------------------------------------------------------------- silence
+
+    @staticmethod
+    def _goes_on(turn: OpenTurn | None, event: Event) -> bool:
+        """Blocks of one reply bear the times at which they were complete, and may be far apart."""
+        if turn is None:
+            return False
+        if type(event) is Replied:
+            return event.call in turn.models
+        return type(event) is Called and event.model_call in turn.models
+
+    @staticmethod
+    def _end(turn: OpenTurn) -> int:
+        """When the turn came to an end of its own; 0 if it has not."""
+        if turn.marked:
+            return turn.marked
+        return turn.last if turn.ends and not turn.tools else 0
+
+    @staticmethod
+    def _busy(work: Work) -> bool:
+        turn = work.turn
+        return bool(work.loose or (turn is not None and (turn.tools or turn.models)))
+
+    def _silence(self, work: Work, time: int) -> None:
+        """What the time between the last record and `time` proves."""
+        rules, turn = self.rules, work.turn
+        if turn is not None:
+            end = self._end(turn)
+            if end:
+                if time > end + rules.grace:
+                    self._close(work, end + rules.grace)
+            elif time > work.last + (rules.stale if turn.tools else rules.idle):
+                self._close(work, work.last)
+        if work.loose and time > work.last + rules.stale:
+            for pending in work.loose:
+                self.settler.loose_call(work, pending, muted=False)
+            work.loose = []
+            self.dirty.add(work.key)
+        if work.run and work.turn is None and not work.loose and time > work.last + rules.idle:
+            self._end_run(work, work.last)
+
+    def _end_run(self, work: Work, time: int) -> None:
+        if work.run > 0:
+            self.settler.out.append(RunEnded(context=work.context, time=time, exit=work.exit))
+        work.run = 0
+        self.dirty.add(work.key)
+
+    def _begin_run(self, work: Work, turn: OpenTurn) -> None:
+        if work.parent or work.run > 0 or turn.copy:
+            return
+        if turn.muted:
+            work.run = work.run or -1
+            return
+        work.run = turn.start or 1
+        self.settler.out.append(RunStarted(context=work.context, time=turn.start))
+
+    # ------------------------------------------------------------------------------- turns
+
+    def _started(self, work: Work, event: Started) -> None:
+        context, changes = work.context, {}
+        for field in ("branch", "version", "provider", "conversation", "cwd"):
+            value = getattr(event, field)
+            if value and value != getattr(context, field):
+                changes[field] = value
+        if "cwd" in changes:
+            changes["project"] = self.project(changes["cwd"])
+        if event.parent and not work.parent:
+            work.parent = event.parent
+            outer = self.work(event.parent).context
+            for field in ("conversation", "cwd", "project", "branch", "version"):
+                if getattr(outer, field) and field not in changes:
+                    changes[field] = getattr(outer, field)
+            changes["conversation"] = outer.conversation
+        if changes:
+            work.context = structs.replace(context, **changes)
+        work.name = event.name or work.name
+        work.agent_id = event.agent_id or work.agent_id
+        if event.slug and not work.slug:
+            work.slug = event.slug
+
+    def _open(self, work: Work, key: str, time: int, *, human: bool) -> OpenTurn:
+        turn = OpenTurn(
+            key=key,
+            start=time,
+            last=time,
+            human=human,
+            ready=time,
+            usage=Usage(),
+            model_busy=Busy(),
+            tool_busy=Busy(),
+            copy=self.ledger.known(ledger_id("turn", key)),
+            muted=time < self.rules.since,
+        )
+        if not work.parent:
+            turn.trace = trace_id(work.context.agent, key)
+            turn.span = span_id(turn.trace, key)
+            if human:
+                work.turns += 1
+            turn.index = work.turns
+        work.turn = turn
+        return turn
+
+    def _prompted(self, work: Work, event: Prompted) -> None:
+        for turn in (work.turn, *work.waiting):
+            if turn is not None and turn.key == event.turn:
+                self._name(turn, event.alias)
+                return
+        open_turn = work.turn
+        if open_turn is not None:
+            if not event.human:
+                # A notice to the model is no prompt: the loop that runs goes on with it.
+                open_turn.ends = open_turn.rests = False
+                open_turn.marked = 0
+                open_turn.ready = max(open_turn.ready, event.time)
+                self._name(open_turn, event.alias)
+                return
+            if self._adopts(open_turn, event):
+                self._adopt(work, open_turn, event)
+                return
+            self._close(work, event.time)
+        turn = self._open(work, event.turn, event.time, human=event.human)
+        turn.outer = event.outer
+        self._name(turn, event.alias or event.outer)
+        if self.rules.keep_content and event.content is not None:
+            turn.content = bytes(event.content)
+        if work.parent:
+            self.nesting.take_link(work, turn)
+            self._bind(work, turn)
+            return
+        self._begin_run(work, turn)
+        if work.slug:
+            self._plan(work, turn, implements=event.implements)
+
+    @staticmethod
+    def _name(turn: OpenTurn, alias: str) -> None:
+        if alias and alias not in turn.aliases:
+            turn.aliases = [*turn.aliases, alias][-WINDOW:]
+
+    @staticmethod
+    def _adopts(turn: OpenTurn, event: Prompted) -> bool:
+        """A reply can be written before the prompt that caused it: then the prompt is the older."""
+        return not turn.human and event.time <= turn.start and not (turn.fresh or turn.known)
+
+    def _adopt(self, work: Work, turn: OpenTurn, event: Prompted) -> None:
+        calls, tools, ready = turn.models, turn.tools, turn.ready
+        marks = (turn.ends, turn.rests, turn.marked, turn.status, turn.error_type, turn.last)
+        work.turn = None
+        self._prompted(work, event)
+        adopted = work.turn
+        assert adopted is not None
+        for call in calls.values():
+            call.start = min(call.start, event.time)
+        adopted.models, adopted.tools, adopted.ready = calls, tools, ready
+        (adopted.ends, adopted.rests, adopted.marked, adopted.status, adopted.error_type, adopted.last) = (
+            marks
+        )
+
+    def _plan(self, work: Work, turn: OpenTurn, *, implements: bool) -> None:
+        """Sessions of one slug: the one that implements a plan links back to the plan's turn."""
+        if not implements:
+            self.slugs[work.slug] = (turn.trace, turn.span)
+            while len(self.slugs) > 4 * WINDOW:
+                del self.slugs[next(iter(self.slugs))]
+            return
+        plan = self.slugs.get(work.slug)
+        if plan is not None and plan[0] != turn.trace:
+            turn.links.append(Link(plan[0], plan[1], "plan"))
+
+    def _stray(self, work: Work, key: str, time: int) -> OpenTurn:
+        """Work without a turn: calls before the first prompt or after a turn's end."""
+        turn = self._open(work, "work\n" + key, time, human=False)
+        if work.parent:
+            self.nesting.take_link(work, turn)
+            self._bind(work, turn)
+        else:
+            self._begin_run(work, turn)
+        return turn
+
+    def _bind(self, work: Work, turn: OpenTurn) -> None:
+        if self.nesting.bind(work, turn):
+            self.settler.release(work, turn)
+            self.dirty.add(work.key)
+
+    def _close(self, work: Work, time: int) -> None:
+        """The turn is over at `time`; it is settled when all written by then has been read."""
+        turn = work.turn
+        assert turn is not None
+        work.turn = None
+        self.dirty.add(work.key)
+        if turn.repair is None:
+            turn.repair = work.repair
+        for call in turn.models.values():
+            if turn.repair is not None and not call.final:
+                call.usage = turn.repair if call.usage is None else call.usage.raised_to(turn.repair)
+            self.settler.model_call(work, turn, call)
+        turn.models = {}
+        if turn.marked:
+            for tool in turn.tools.values():
+                work.loose.append(Pending(tool, turn.trace, span_id(turn.trace, tool.key), turn.span))
+        elif turn.tools or not (turn.ends or turn.rests):
+            for tool in turn.tools.values():
+                tool.end = max(tool.start, turn.last)
+                self.settler.tool_call(work, turn, tool)
+        else:
+            turn.status = "ok"
+        turn.tools = {}
+        turn.closed = max(time, turn.last)
+        turn.exit = exit_of(turn.status, turn.error_type)
+        if turn.human and not work.parent:
+            work.exit = turn.exit
+        work.waiting.append(turn)
+
+    def _settle_waiting(self, work: Work, now: int) -> None:
+        keep = []
+        for turn in work.waiting:
+            if not turn.trace:
+                self._bind(work, turn)
+            if not work.parent:
+                self.settler.turn(work, turn)
+            elif turn.trace and (turn.parent or not self.nesting.may_come(work, turn)):
+                self.nesting.hang(turn)
+                self.settler.turn(work, turn)
+            elif not turn.trace and (now > turn.closed + self.rules.idle):
+                # Nobody started it: work of its own.
+                turn.trace = trace_id(work.context.agent, turn.key)
+                turn.span = span_id(turn.trace, turn.key)
+                turn.human = False
+                turn.muted = turn.start < self.rules.since
+                self.settler.release(work, turn)
+                self.settler.turn(work, turn)
+            else:
+                keep.append(turn)
+        work.waiting = keep
+        self.dirty.add(work.key)
+
+    def _closed(self, work: Work, event: Closed) -> None:
+        turn = work.turn
+        if turn is None or (event.turn and event.turn != turn.key):
+            return
+        turn.marked = max(event.time, turn.last)
+        turn.last = turn.marked
+        turn.status, turn.error_type = event.status, event.error_type
+        turn.word = event.word or turn.word
+
+    def _ended(self, work: Work, event: Ended) -> None:
+        if work.turn is not None:
+            self._close(work, event.time or work.last)
+        if event.exit:
+            work.exit = event.exit
+            if work.waiting and not work.parent:
+                work.waiting[-1].exit = event.exit
+                work.waiting[-1].word = event.word or work.waiting[-1].word
+        if work.run:
+            self._end_run(work, event.time or work.last)
+
+    # ------------------------------------------------------------------------------- calls
+
+    def _replied(self, work: Work, event: Replied) -> None:
+        turn = work.turn
+        call = turn.models.get(event.call) if turn is not None else None
+        if call is None:
+            if self.ledger.known(ledger_id("model", event.call)):
+                self._again(work, turn, event)
+                return
+            if turn is None:
+                turn = self._stray(work, event.call, event.start or event.time)
+            for other in turn.models.values():
+                self.settler.model_call(work, turn, other)
+            start = event.start or min(turn.ready, event.time)
+            call = OpenModelCall(key=event.call, start=start)
+            turn.models = {event.call: call}
+        assert turn is not None
+        self._merge(call, event)
+        turn.last = max(turn.last, call.end)
+        turn.ready = max(turn.ready, call.end)
+        if turn.marked and event.time >= turn.marked:
+            turn.marked, turn.status, turn.error_type = 0, "pending", ""
+        turn.ends, turn.rests = event.ends, event.rests or event.ends
+
+    @staticmethod
+    def _merge(call: OpenModelCall, event: Replied) -> None:
+        call.id = event.id or call.id or event.call
+        call.model = event.model or call.model
+        call.provider = event.provider or call.provider
+        call.stop = event.stop or call.stop
+        call.end = max(call.end, event.end or event.time)
+        call.start = event.start or call.start
+        call.cut = call.cut or event.cut
+        if event.cost is not None:
+            call.cost = event.cost
+        if event.status != "ok":
+            call.status, call.error_type = event.status, event.error_type
+        usage = event.usage
+        if usage is not None and event.final:
+            call.usage, call.final = usage, True
+        elif usage is not None and not call.final:
+            call.usage = usage if call.usage is None else call.usage.raised_to(usage)
+        if event.content is not None:
+            call.content = bytes(event.content)
+
+    def _again(self, work: Work, turn: OpenTurn | None, event: Replied) -> None:
+        """A call already counted: a copy, or more about one that was settled a moment ago."""
+        if event.usage is not None and event.final:
+            self.settler.difference(work, turn, event.call, event.model, event.usage, event.time)
+        if turn is not None:
+            turn.known += 1
+            turn.last = max(turn.last, event.time)
+            turn.ends, turn.rests = event.ends, event.rests or event.ends
+
+    def _called(self, work: Work, event: Called) -> None:
+        turn = work.turn
+        tool = turn.tools.get(event.call) if turn is not None else None
+        if tool is None:
+            if self.ledger.known(ledger_id("tool", event.call)):
+                if turn is not None:
+                    turn.known += 1
+                return
+            if turn is None:
+                turn = self._stray(work, event.call, event.start or event.time)
+            tool = OpenTool(key=event.call, start=event.start or event.time)
+            turn.tools[event.call] = tool
+        assert turn is not None
+        tool.id = event.id or tool.id or event.call
+        tool.name = event.name or tool.name
+        tool.type = event.type
+        tool.starts_agent = tool.starts_agent or event.starts_agent
+        if event.duration is not None:
+            tool.duration = event.duration
+        if event.start:
+            tool.start = min(tool.start, event.start) if tool.start else event.start
+        if event.input is not None:
+            self._input(work, tool, bytes(event.input))
+        turn.last = max(turn.last, event.time)
+        turn.ends = turn.rests = False
+        turn.marked = 0
+        early = work.early.pop(event.call, None)
+        if early is not None:
+            self._finish(work, turn, tool, early)
+
+    def _input(self, work: Work, tool: OpenTool, body: bytes) -> None:
+        digest = input_digest(tool.name, body)
+        tool.repeated = digest in work.digests
+        work.digests.append(digest)
+        if len(work.digests) > WINDOW:
+            del work.digests[0]
+        if self.rules.keep_content:
+            tool.input = body
+
+    def _returned(self, work: Work, event: Returned) -> None:
+        result = OpenTool(
+            key=event.call,
+            start=event.start,
+            end=event.end or event.time,
+            duration=event.duration,
+            source=event.source,
+            status=event.status,
+            error_type=event.error_type,
+            exit_code=event.exit_code,
+            output=bytes(event.output) if self.rules.keep_content and event.output is not None else None,
+        )
+        turn = work.turn
+        tool = turn.tools.get(event.call) if turn is not None else None
+        if turn is not None and tool is not None:
+            self._finish(work, turn, tool, result)
+            return
+        for i, pending in enumerate(work.loose):
+            if pending.tool.key == event.call:
+                del work.loose[i]
+                self._complete(pending.tool, result)
+                self.settler.loose_call(work, pending, muted=False)
+                return
+        if not self.ledger.known(ledger_id("tool", event.call)):
+            work.early[event.call] = result
+            if len(work.early) > WINDOW:
+                del work.early[next(iter(work.early))]
+            return
+        for i, pending in enumerate(work.late):
+            if pending.tool.key == event.call:
+                del work.late[i]
+                self._complete(pending.tool, result)
+                self.settler.tool_span(work, pending, late=True)
+                return
+
+    def _finish(self, work: Work, turn: OpenTurn, tool: OpenTool, result: OpenTool) -> None:
+        del turn.tools[tool.key]
+        self._complete(tool, result)
+        turn.last = max(turn.last, result.end)
+        turn.ready = max(turn.ready, result.end)
+        self.settler.tool_call(work, turn, tool)
+
+    @staticmethod
+    def _complete(tool: OpenTool, result: OpenTool) -> None:
+        tool.status, tool.error_type = result.status, result.error_type
+        tool.exit_code, tool.output = result.exit_code, result.output
+        tool.end = result.end
+        if result.start:
+            tool.start = result.start
+        duration = result.duration if result.duration is not None else tool.duration
+        if duration is not None:
+            # What the agent states is the run itself; the times around it hold waiting as well.
+            tool.start = max(0, tool.end - duration)
+            tool.source = result.source or "stated"
+        else:
+            tool.source = result.source
+        # Clocks run backwards in files: a span never ends before it starts.
+        tool.start = min(tool.start, tool.end)
+
+    # -------------------------------------------------------------------------- the others
+
+    def _linked(self, work: Work, event: Linked) -> None:
+        if event.usage is not None:
+            work.repair = event.usage
+            if work.turn is not None:
+                work.turn.repair = event.usage
+        self.nesting.link(work, event.parent or work.parent, event.call, event.turn)
+
+    def _measured(self, work: Work, event: Measured) -> None:
+        usage, cost = None, None
+        if event.usage is not None:
+            usage, work.measured = self._grown(event.usage, work.measured), event.usage
+        if event.cost is not None:
+            before = work.measured_cost or 0.0
+            cost = event.cost - before if event.cost >= before else event.cost
+            work.measured_cost = event.cost
+        turn = work.turn or (work.waiting[-1] if work.waiting else None)
+        if turn is not None and turn.copy:
+            return
+        if (usage is not None and usage.total()) or cost:
+            source = None if cost is None else "reported"
+            self.settler.added(work, turn, event.model, usage, cost, source, event.time or work.last)  # type: ignore[arg-type]
+
+    @staticmethod
+    def _grown(total: Usage, before: Usage | None) -> Usage:
+        if before is None or total.total() < before.total():
+            return total
+        return total.beyond(before)
+
+    def _noted(self, work: Work, event: Noted) -> None:
+        turn = work.turn or (work.waiting[-1] if work.waiting else None)
+        if event.kind == "limit":
+            window, used = event.attrs.get("window"), event.attrs.get("used")
+            if isinstance(window, str) and isinstance(used, int | float):
+                work.limits[window] = float(used)
+        if turn is not None and not turn.copy and len(turn.events) < WINDOW:
+            attrs = dict(event.attrs)
+            if event.error_type:
+                attrs["error.type"] = event.error_type
+            turn.events.append(SpanEvent(event.kind, event.time or turn.last, attrs))
+        if event.kind in ("compaction", "provider_error", "incomplete"):
+            self.settler.occurred(work, turn, event.kind, event.error_type, event.time or work.last)

@@ -1,0 +1,340 @@
+"""Settling: a call or turn is handed on once, with its ids, and never again with other content.
+
+The ledger decides what "once" means across files: a call that a fork, a resume or a rewritten
+file repeats is known there and is dropped. What is settled is added to the sums of its turn and
+of every turn around it, as long as those have not closed before the call ended.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+from msgspec import Raw, Struct
+
+from spantail.model import (
+    CostSource,
+    Exit,
+    Link,
+    ModelCall,
+    Occurred,
+    Outcome,
+    Status,
+    Subagent,
+    ToolCall,
+    Turn,
+    Usage,
+    UsageAdded,
+)
+from spantail.session.ids import ledger_id, span_id
+from spantail.session.work import (
+    RECENT,
+    TURNS,
+    WINDOW,
+    OpenModelCall,
+    OpenTool,
+    OpenTurn,
+    PastTurn,
+    Pending,
+    Work,
+)
+
+Price = Callable[[str, str, Usage, int], float | None]
+"""(model, provider, usage, time) -> US dollars, None if the model has no known price."""
+
+
+class Ledger(Protocol):
+    def known(self, id: int) -> bool: ...  # noqa: A002 - the ledger's own word
+    def add(self, id: int) -> None: ...  # noqa: A002
+
+
+class Rules(Struct, frozen=True):
+    """The settings that settling depends on; times in nanoseconds."""
+
+    grace: int = 2_000_000_000
+    idle: int = 1_800_000_000_000
+    stale: int = 7_200_000_000_000
+    since: int = 0
+    keep_content: bool = False
+
+
+EXIT_OF: dict[str, Exit] = {
+    "ok": "success",
+    "error": "error",
+    "interrupted": "interrupted",
+    "pending": "unknown",
+}
+
+
+def exit_of(status: Status, error_type: str) -> Exit:
+    if error_type == "max_turns":
+        return "max_turns"
+    if error_type == "max_budget":
+        return "max_budget"
+    return EXIT_OF[status]
+
+
+def raw(content: bytes | None) -> Raw | None:
+    return None if content is None else Raw(content)
+
+
+class Settler:
+    """Hands on what is settled to `out`, in the order in which it was settled."""
+
+    def __init__(self, ledger: Ledger, price: Price, outer: Callable[[OpenTurn], OpenTurn | None]) -> None:
+        self.ledger = ledger
+        self.price = price
+        self.outer = outer
+        self.out: list[Outcome] = []
+
+    # ------------------------------------------------------------------------- model calls
+
+    def model_call(self, work: Work, turn: OpenTurn, call: OpenModelCall) -> None:
+        if not turn.trace:
+            turn.held_models.append(call)
+            return
+        lid = ledger_id("model", call.key)
+        if self.ledger.known(lid):
+            turn.known += 1
+            return
+        self.ledger.add(lid)
+        turn.fresh += 1
+        turn.model_busy.add(call.start, call.end)
+        usage = call.usage
+        if usage is not None:
+            recent = work.recent
+            recent[call.key] = usage
+            if len(recent) > RECENT:
+                del recent[next(iter(recent))]
+            work.context_tokens = usage.input + usage.cache_read + usage.cache_write
+            work.context_model = call.model
+        cost, source = self._cost(
+            call.model, call.provider or work.context.provider, usage, call.cost, call.end
+        )
+        self._sum(turn, call.end, usage, cost, source)
+        if turn.muted:
+            return
+        self.out.append(
+            ModelCall(
+                context=work.context,
+                trace=turn.trace,
+                span=span_id(turn.trace, call.key),
+                parent=turn.span,
+                start=call.start,
+                end=call.end,
+                status=call.status,
+                error_type=call.error_type,
+                model=call.model,
+                response_id=call.id,
+                stop=call.stop,
+                usage=usage,
+                final=call.final and not call.cut,
+                cost=cost,
+                cost_source=source,
+                content=raw(call.content),
+            )
+        )
+
+    def difference(
+        self, work: Work, turn: OpenTurn | None, call: str, model: str, usage: Usage, time: int
+    ) -> None:
+        """A later record says more of a call already counted: what it has more is added."""
+        before = work.recent.get(call)
+        if before is None:
+            return
+        more = usage.beyond(before)
+        if not more.total():
+            return
+        work.recent[call] = before.raised_to(usage)
+        cost, source = self._cost(model, work.context.provider, more, None, time)
+        self.added(work, turn, model, more, cost, source, time)
+
+    def added(
+        self,
+        work: Work,
+        turn: OpenTurn | None,
+        model: str,
+        usage: Usage | None,
+        cost: float | None,
+        source: CostSource | None,
+        time: int,
+    ) -> None:
+        if turn is not None:
+            self._sum(turn, time, usage, cost, source)
+            if turn.muted:
+                return
+        self.out.append(
+            UsageAdded(
+                context=work.context, time=time, model=model, usage=usage, cost=cost, cost_source=source
+            )
+        )
+
+    def _cost(
+        self, model: str, provider: str, usage: Usage | None, stated: float | None, time: int
+    ) -> tuple[float | None, CostSource | None]:
+        if stated is not None:
+            return stated, "reported"
+        if usage is None or not usage.total():
+            return None, None
+        cost = self.price(model, provider, usage, time)
+        return cost, None if cost is None else "computed"
+
+    def _sum(
+        self, turn: OpenTurn, end: int, usage: Usage | None, cost: float | None, source: CostSource | None
+    ) -> None:
+        at: OpenTurn | None = turn
+        while at is not None:
+            if not at.closed or end <= at.closed:
+                if usage is not None:
+                    at.usage.add(usage)
+                if cost is not None:
+                    at.cost = (at.cost or 0.0) + cost
+                    at.cost_source = source if at.cost_source in (None, source) else "computed"
+            at = self.outer(at)
+
+    # -------------------------------------------------------------------------- tool calls
+
+    def tool_call(self, work: Work, turn: OpenTurn, tool: OpenTool) -> None:
+        if not turn.trace:
+            turn.held_tools.append(tool)
+            return
+        lid = ledger_id("tool", tool.key)
+        if self.ledger.known(lid):
+            turn.known += 1
+            return
+        self.ledger.add(lid)
+        turn.fresh += 1
+        turn.tool_count += 1
+        if tool.status != "ok":
+            turn.error_count += 1
+        turn.tool_busy.add(tool.start, tool.end)
+        pending = Pending(tool, turn.trace, span_id(turn.trace, tool.key), turn.span)
+        if tool.status == "pending":
+            work.late = [*work.late, pending][-WINDOW:]
+        if not turn.muted:
+            self.tool_span(work, pending)
+
+    def loose_call(self, work: Work, pending: Pending, *, muted: bool) -> None:
+        """A call that went on after its turn's own end mark; the turn's sums are closed."""
+        lid = ledger_id("tool", pending.tool.key)
+        if self.ledger.known(lid):
+            return
+        self.ledger.add(lid)
+        if pending.tool.status == "pending":
+            work.late = [*work.late, pending][-WINDOW:]
+        if not muted:
+            self.tool_span(work, pending)
+
+    def tool_span(self, work: Work, pending: Pending, *, late: bool = False) -> None:
+        tool = pending.tool
+        span, links = pending.span, []
+        if late:
+            links = [Link(pending.trace, span, "late result")]
+            span = span_id(pending.trace, tool.key + "\nlate")
+        self.out.append(
+            ToolCall(
+                context=work.context,
+                trace=pending.trace,
+                span=span,
+                parent=pending.parent,
+                start=tool.start,
+                end=max(tool.start, tool.end),
+                status=tool.status,
+                error_type=tool.error_type,
+                links=links,
+                name=tool.name,
+                id=tool.id or tool.key,
+                type=tool.type,
+                source=tool.source or "timestamps",
+                exit_code=tool.exit_code,
+                input=raw(tool.input),
+                output=raw(tool.output),
+                repeated=tool.repeated,
+                late=late,
+            )
+        )
+
+    # ------------------------------------------------------------------------------- turns
+
+    def release(self, work: Work, turn: OpenTurn) -> None:
+        """A subagent's turn has been led to its trace: what waited for that is settled."""
+        models, turn.held_models = turn.held_models, []
+        tools, turn.held_tools = turn.held_tools, []
+        for call in models:
+            self.model_call(work, turn, call)
+        for tool in tools:
+            self.tool_call(work, turn, tool)
+
+    def turn(self, work: Work, turn: OpenTurn) -> None:
+        """The root of a trace, or a subagent's span."""
+        lid = ledger_id("turn", turn.key)
+        copied = self.ledger.known(lid) or (turn.known and not turn.fresh)
+        nested = bool(turn.outer_turn)
+        past = PastTurn(turn.key, turn.aliases, turn.trace, turn.span, turn.start, turn.closed, turn.muted)
+        work.past = [*work.past, past][-TURNS:]
+        if copied:
+            if not nested:
+                work.root = Link(turn.trace, turn.span, "original")
+            return
+        self.ledger.add(lid)
+        if nested:
+            if not turn.muted:
+                self.out.append(self._subagent(work, turn))
+            return
+        links = list(turn.links)
+        if work.root is not None:
+            links.append(work.root)
+        work.root = Link(turn.trace, turn.span, "previous turn")
+        if not turn.muted:
+            self.out.append(self._root(work, turn, links))
+
+    def _subagent(self, work: Work, turn: OpenTurn) -> Subagent:
+        return Subagent(
+            context=work.context,
+            trace=turn.trace,
+            span=turn.span,
+            parent=turn.parent,
+            start=turn.start,
+            end=max(turn.start, turn.last),
+            status=turn.status,
+            error_type=turn.error_type,
+            name=work.name or "subagent",
+            agent_id=work.agent_id,
+        )
+
+    def _root(self, work: Work, turn: OpenTurn, links: list[Link]) -> Turn:
+        length = max(0, turn.last - turn.start)
+        tool = min(length, turn.tool_busy.length())
+        model = min(length - tool, turn.model_busy.without(turn.tool_busy))
+        return Turn(
+            context=work.context,
+            trace=turn.trace,
+            span=turn.span,
+            start=turn.start,
+            end=max(turn.start, turn.last),
+            status=turn.status,
+            error_type=turn.error_type,
+            links=links,
+            human=turn.human,
+            index=turn.index,
+            exit=turn.exit,
+            word=turn.word,
+            usage=turn.usage,
+            cost=turn.cost,
+            cost_source=turn.cost_source,
+            model_seconds=model / 1e9,
+            tool_seconds=tool / 1e9,
+            other_seconds=(length - tool - model) / 1e9,
+            tools=turn.tool_count,
+            errors=turn.error_count,
+            events=turn.events,
+            content=raw(turn.content),
+        )
+
+    def occurred(self, work: Work, turn: OpenTurn | None, kind: str, error_type: str, time: int) -> None:
+        if turn is not None and (turn.muted or turn.copy):
+            return
+        trace = turn.trace if turn is not None else b""
+        self.out.append(
+            Occurred(context=work.context, time=time, kind=kind, error_type=error_type, trace=trace)
+        )
