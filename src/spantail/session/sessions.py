@@ -273,6 +273,9 @@ class Sessions:
                 self._adopt(work, open_turn, event)
                 return
             self._close(work, event.time)
+        self._begin(work, event)
+
+    def _begin(self, work: Work, event: Prompted) -> OpenTurn:
         turn = self._open(work, event.turn, event.time, human=event.human)
         turn.outer = event.outer
         self._name(turn, event.alias or event.outer)
@@ -281,10 +284,11 @@ class Sessions:
         if work.parent:
             self.nesting.take_link(work, turn)
             self._bind(work, turn)
-            return
+            return turn
         self._begin_run(work, turn)
         if work.slug:
             self._plan(work, turn, implements=event.implements)
+        return turn
 
     @staticmethod
     def _name(turn: OpenTurn, alias: str) -> None:
@@ -299,10 +303,7 @@ class Sessions:
     def _adopt(self, work: Work, turn: OpenTurn, event: Prompted) -> None:
         calls, tools, ready = turn.models, turn.tools, turn.ready
         marks = (turn.ends, turn.rests, turn.marked, turn.status, turn.error_type, turn.last)
-        work.turn = None
-        self._prompted(work, event)
-        adopted = work.turn
-        assert adopted is not None
+        adopted = self._begin(work, event)
         for call in calls.values():
             call.start = min(call.start, event.time)
         adopted.models, adopted.tools, adopted.ready = calls, tools, ready

@@ -1,0 +1,247 @@
+"""The page as scrapers and people get it, and the small server that hands it out.
+
+For Prometheus, which must never see a number go down, and for the reader, which must never wait for
+a client: one page is made at a time, a client has 10 seconds, and when too many are there the one
+that came first has to go.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import gzip
+import socket
+import threading
+import time
+from collections.abc import Callable, Mapping
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any, Final
+
+from spantail.out.exposition import OPENMETRICS, TEXT, Writer
+from spantail.state.totals import Totals
+
+SCRAPER: Final = "X-Prometheus-Scrape-Timeout-Seconds"
+CLIENTS: Final = 32
+PATIENCE: Final = 10.0
+
+_BACKLOG: Final = "the backlog is being read"
+_INDEX: Final = b"""<!doctype html><title>spantail</title><h1>spantail</h1>
+<ul><li><a href="/metrics">/metrics</a><li><a href="/healthz">/healthz</a><li><a href="/readyz">/readyz</a></ul>
+"""
+
+
+class ListenError(Exception):
+    """The address cannot be listened on; the message says what to do."""
+
+
+class Page:
+    def __init__(
+        self,
+        totals: Totals,
+        *,
+        static_labels: Mapping[str, str] | None = None,
+        created: bool = False,
+        clock: Callable[[], int] = time.time_ns,
+    ) -> None:
+        self._totals = totals
+        self._writer = Writer(static_labels, created=created)
+        self._clock = clock
+        self._one = threading.Lock()
+        self._open = False
+
+    @property
+    def is_open(self) -> bool:
+        return self._open
+
+    def open(self) -> None:
+        """The backlog is committed: from now on the page may be shown."""
+        self._open = True
+
+    def render(self, accept: str | None = None, *, scraper: bool) -> tuple[bytes, str]:
+        """The page and its content type. A scraper gets new series held at 0, a person as they are."""
+        with self._one:
+            snapshot = self._totals.snapshot(self._clock(), scraper=scraper)
+            if wants_openmetrics(accept or ""):
+                return self._writer.openmetrics(snapshot), OPENMETRICS
+            return self._writer.text(snapshot), TEXT
+
+
+def wants_openmetrics(accept: str) -> bool:
+    """Whether OpenMetrics 1.0.0 is accepted, and no less gladly than plain text."""
+    best = {"application/openmetrics-text": 0.0, "text/plain": 0.0}
+    for name, options in _weighed(accept):
+        if name in best and (name == "text/plain" or options.get("version", "1.0.0") == "1.0.0"):
+            best[name] = max(best[name], _quality(options))
+    return (
+        best["application/openmetrics-text"] > 0
+        and best["application/openmetrics-text"] >= best["text/plain"]
+    )
+
+
+def accepts_gzip(accept_encoding: str) -> bool:
+    return any(name in ("gzip", "*") and _quality(options) > 0 for name, options in _weighed(accept_encoding))
+
+
+def _weighed(header: str) -> list[tuple[str, dict[str, str]]]:
+    entries = []
+    for entry in header.lower().split(","):
+        name, *options = (part.strip() for part in entry.split(";"))
+        pairs = (option.partition("=") for option in options)
+        entries.append((name, {key.strip(): value.strip() for key, _, value in pairs}))
+    return entries
+
+
+def _quality(options: Mapping[str, str]) -> float:
+    try:
+        return float(options.get("q", "1"))
+    except ValueError:
+        return 0.0
+
+
+class PageServer:
+    """Listens from the moment it is made, answers from `start` on."""
+
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        page: Page,
+        *,
+        ready: Callable[[], tuple[bool, str]],
+        alive: Callable[[], bool] = lambda: True,
+    ) -> None:
+        try:
+            self._server = _Server(host, port, page, ready, alive)
+        except OSError as fault:
+            raise ListenError(_why(host, port, fault)) from fault
+        self._thread = threading.Thread(target=self._server.serve_forever, name="spantail-page", daemon=True)
+
+    @property
+    def port(self) -> int:
+        return int(self._server.server_address[1])
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def close(self) -> None:
+        if self._thread.is_alive():
+            self._server.shutdown()
+            self._thread.join()
+        self._server.server_close()
+
+
+def _why(host: str, port: int, fault: OSError) -> str:
+    where = f"cannot listen on {host}:{port}"
+    if fault.errno == errno.EADDRINUSE:
+        return (
+            f"{where}: the port is taken, by another spantail or by an agent's own exporter, which has the"
+            " same default port; choose another with --listen ADDR:PORT, or --listen none"
+        )
+    return f"{where}: {fault.strerror or fault}; see --listen ADDR:PORT"
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    request_queue_size = 64
+
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        page: Page,
+        ready: Callable[[], tuple[bool, str]],
+        alive: Callable[[], bool],
+    ) -> None:
+        self.page = page
+        self.ready = ready
+        self.alive = alive
+        self._clients: dict[Any, None] = {}
+        self._clients_lock = threading.Lock()
+        if ":" in host:
+            self.address_family = socket.AF_INET6
+        super().__init__((host, port), _Request)
+
+    def server_bind(self) -> None:
+        """Without the look-up of the host's full name, which can take seconds."""
+        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        self.socket.bind(self.server_address)
+        self.server_address = self.socket.getsockname()
+        self.server_name, self.server_port = str(self.server_address[0]), int(self.server_address[1])
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        with self._clients_lock:
+            if len(self._clients) >= CLIENTS:
+                first = next(iter(self._clients))
+                del self._clients[first]
+                with contextlib.suppress(OSError):
+                    first.shutdown(socket.SHUT_RDWR)  # its thread wakes up and ends
+            self._clients[request] = None
+        super().process_request(request, client_address)
+
+    def shutdown_request(self, request: Any) -> None:
+        with self._clients_lock:
+            self._clients.pop(request, None)
+        super().shutdown_request(request)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A client that went away or was too slow is no business of the log."""
+
+
+class _Request(BaseHTTPRequestHandler):
+    server: _Server
+    server_version = "spantail"
+    sys_version = ""
+    timeout = PATIENCE
+
+    def do_GET(self) -> None:
+        path = self.path.partition("?")[0]
+        if path == "/metrics":
+            self._metrics()
+        elif path == "/healthz":
+            alive = self.server.alive()
+            self._answer(
+                HTTPStatus.OK if alive else HTTPStatus.SERVICE_UNAVAILABLE, "ok" if alive else "stuck"
+            )
+        elif path == "/readyz":
+            ready, reason = self.server.ready() if self.server.page.is_open else (False, _BACKLOG)
+            self._answer(HTTPStatus.OK if ready else HTTPStatus.SERVICE_UNAVAILABLE, reason or "ready")
+        elif path == "/":
+            self._send(HTTPStatus.OK, _INDEX, "text/html; charset=utf-8")
+        else:
+            self._answer(HTTPStatus.NOT_FOUND, "not found")
+
+    def do_HEAD(self) -> None:
+        self.do_GET()
+
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 (the name is the base's)
+        """Nothing: a scrape every few seconds is not news."""
+
+    def _metrics(self) -> None:
+        page = self.server.page
+        if not page.is_open:
+            self._answer(HTTPStatus.SERVICE_UNAVAILABLE, _BACKLOG)
+            return
+        # A HEAD shows no number to anybody, so it begins no hold.
+        scraper = SCRAPER in self.headers and self.command == "GET"
+        body, kind = page.render(self.headers.get("Accept"), scraper=scraper)
+        headers = {"Vary": "Accept, Accept-Encoding"}
+        if accepts_gzip(self.headers.get("Accept-Encoding", "")):
+            body = gzip.compress(body, compresslevel=1)
+            headers["Content-Encoding"] = "gzip"
+        self._send(HTTPStatus.OK, body, kind, headers)
+
+    def _answer(self, status: HTTPStatus, line: str) -> None:
+        self._send(status, f"{line}\n".encode(), "text/plain; charset=utf-8")
+
+    def _send(
+        self, status: HTTPStatus, body: bytes, kind: str, headers: Mapping[str, str] | None = None
+    ) -> None:
+        self.send_response(status)
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(len(body)))
+        for name, value in (headers or {}).items():
+            self.send_header(name, value)
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(body)

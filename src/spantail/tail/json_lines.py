@@ -1,0 +1,101 @@
+"""One line of bytes -> the record or records in it.
+
+The illusion kept for the tail: every line either gives bodies of the format's line type or one word that
+says why not. The quick way (msgspec) is the tail's hot loop; what it refuses comes here, once in thousands
+of lines: lone surrogates and NaN, which agents do write; wrong but convertible types; zero bytes left by a
+crash; a record that begins in the middle of a line because the one before it was torn.
+"""
+
+from __future__ import annotations
+
+import json
+from math import isfinite
+from typing import Any, Final, Literal
+
+import msgspec
+
+Reason = Literal["json", "type", "depth", "oversized"]
+"""Why a record is bad: no JSON, not what the format's lines are, nested too deep, too long."""
+
+REFUSED: Final = (ValueError, RecursionError)
+"""What a decoder raises: msgspec's errors and UnicodeDecodeError are ValueErrors."""
+
+_BOM: Final = b"\xef\xbb\xbf"
+_ATTEMPTS: Final = 16
+"""New beginnings tried in one line, so that a line of rubbish costs no more than a few readings."""
+
+
+def _finite(text: str) -> float | None:
+    number = float(text)
+    return number if isfinite(number) else None
+
+
+_scanner: Final = json.JSONDecoder(strict=False)
+_tolerant: Final = json.JSONDecoder(strict=False, parse_constant=lambda _: None, parse_float=_finite)
+
+
+class LineDecoder:
+    """Prepared for one line type; `quick` for the hot loop, `rescue` for what it refuses."""
+
+    def __init__(self, line: type[Any] | None) -> None:
+        body: Any = dict[str, Any] if line is None else line
+        self.quick = msgspec.json.Decoder(body).decode
+        self._lenient = msgspec.json.Decoder(body, strict=False).decode
+
+    def rescue(self, line: bytes) -> tuple[list[tuple[int, Any]], Reason | None]:
+        """(where in the line, body) of each record in it, and what was wrong with the rest, if anything.
+
+        A blank line is neither.
+        """
+        # Each byte as one character: JSON's own signs are ASCII, so the structure is the same and a place
+        # in the text is a place in the bytes, whatever is wrong with their encoding.
+        text = line.decode("latin-1").replace("\0", " ")
+        found: list[tuple[int, Any]] = []
+        reason: Reason | None = None
+        at = 3 if line.startswith(_BOM) else 0
+        for _ in range(_ATTEMPTS):
+            at = _next(text, at)
+            if at == len(text):
+                break
+            try:
+                end = _scanner.raw_decode(text, at)[1]
+            except json.JSONDecodeError as error:
+                reason = reason or "json"
+                # A torn record makes the parser stumble where the next one begins.
+                at = text.find("{", max(at + 1, error.pos - 2), error.pos + 2)
+                if at < 0:
+                    break
+                continue
+            except RecursionError:
+                return found, "depth"
+            except ValueError:  # an integer of more digits than Python converts
+                return found, reason or "json"
+            body = self._body(line[at:end])
+            if isinstance(body, str):
+                reason = reason or ("depth" if body == "depth" else "type")
+            else:
+                found.append((at, body[0]))
+            at = end
+        return found, reason
+
+    def _body(self, part: bytes) -> tuple[Any] | str:
+        """The body of one whole JSON value, or why there is none."""
+        try:
+            return (self.quick(part),)
+        except REFUSED:
+            pass
+        try:
+            value = _tolerant.decode(part.replace(b"\0", b" ").decode("utf-8", "replace"))
+            # Written anew and decoded again, because msgspec converts no object into a Raw.
+            clean = json.dumps(value, ensure_ascii=False).encode("utf-8", "replace")
+            return (self._lenient(clean),)
+        except RecursionError:
+            return "depth"
+        except ValueError:
+            return "type"
+
+
+def _next(text: str, at: int) -> int:
+    while at < len(text) and text[at] in " \t\r\n":
+        at += 1
+    return at
