@@ -106,12 +106,24 @@ class Sessions:
         for work in list(self.works.values()):
             if work.turn is not None or work.run or work.loose:
                 self._silence(work, now)
-        # Innermost first, so that a subagent's span precedes what closes around it.
-        for work in sorted(self.works.values(), key=lambda w: -w.key.count("/")):
-            if work.turn is not None and not work.turn.trace:
-                self._bind(work, work.turn)
+        nested = [work for work in self.works.values() if work.parent]
+        while sum(self._bind_open(work) for work in nested):
+            pass  # what was led to its turn may be what another one waits for
+        # Subagents first: their calls belong to the sums of what closes around them.
+        for work in nested:
             if work.waiting:
                 self._settle_waiting(work, now)
+        for work in list(self.works.values()):
+            if work.waiting and not work.parent:
+                self._settle_waiting(work, now)
+
+    def _bind_open(self, work: Work) -> bool:
+        unbound = [turn for turn in (work.turn, *work.waiting) if turn is not None and not turn.trace]
+        return sum(self._bind(work, turn) for turn in unbound) > 0
+
+    def settled(self) -> int:
+        """How much waits to be taken."""
+        return len(self.settler.out)
 
     def take(self) -> list[Outcome]:
         out, self.settler.out = self.settler.out, []
@@ -332,10 +344,12 @@ class Sessions:
             self._begin_run(work, turn)
         return turn
 
-    def _bind(self, work: Work, turn: OpenTurn) -> None:
-        if self.nesting.bind(work, turn):
-            self.settler.release(work, turn)
-            self.dirty.add(work.key)
+    def _bind(self, work: Work, turn: OpenTurn) -> bool:
+        if not self.nesting.bind(work, turn):
+            return False
+        self.settler.release(work, turn)
+        self.dirty.add(work.key)
+        return True
 
     def _close(self, work: Work, time: int) -> None:
         """The turn is over at `time`; it is settled when all written by then has been read."""
@@ -369,8 +383,6 @@ class Sessions:
     def _settle_waiting(self, work: Work, now: int) -> None:
         keep = []
         for turn in work.waiting:
-            if not turn.trace:
-                self._bind(work, turn)
             if not work.parent:
                 self.settler.turn(work, turn)
             elif turn.trace and (turn.parent or not self.nesting.may_come(work, turn)):

@@ -72,10 +72,6 @@ class Series:
         self.dirty = False
         self.on_page = False
 
-    def empty(self) -> bool:
-        """Whether the committed total is zero."""
-        raise NotImplementedError
-
     def untouched(self) -> bool:
         """Whether nothing was ever counted, committed or not."""
         raise NotImplementedError
@@ -104,9 +100,6 @@ class Counter(Series):
         self.value = 0.0
         self.newest: Exemplar | None = None
         self.exemplar: Exemplar | None = None
-
-    def empty(self) -> bool:
-        return not self.value
 
     def untouched(self) -> bool:
         return not self.live
@@ -153,9 +146,6 @@ class Histogram(Series):
             # Prometheus refuses, with a warning each time, exemplars that go back in time.
             if before is None or time > before.time:
                 self.newest[place] = Exemplar(trace, value, time)
-
-    def empty(self) -> bool:
-        return not any(self.value.counts)
 
     def untouched(self) -> bool:
         return not any(self.counts)

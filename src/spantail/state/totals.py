@@ -262,7 +262,7 @@ class Totals:
             if self._hold:
                 self._marks.setdefault(series, now)
                 return True
-        elif series.empty() or now - series.shown < self._hold:
+        elif now - series.shown < self._hold:
             return True
         # From here on it is shown, so it stays shown, whatever the clock or the flag says later.
         series.free = True

@@ -1,0 +1,348 @@
+"""The loop: look, read, settle, commit, send. From byte to span in one direction.
+
+One pass of it: the waker says which files changed; their tails give records, the formats' readers
+make events of them, the sessions settle what is over; one commit writes all of it together; only
+then the deliverer is woken and the page shows the new totals. If a commit fails nothing more is
+read until it succeeds, so that no step is taken that could not be undone by a kill.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
+
+from spantail.followed import Followed, Sources
+from spantail.groups import Groups
+from spantail.model import SECOND, Outcome, Settled, Turn
+from spantail.state import families as f
+from spantail.state.store import Changes
+from spantail.state.totals import Gauges, Totals
+
+if TYPE_CHECKING:
+    from spantail.notices import Notices
+    from spantail.out.deliver import Deliverer, DeliveryResult
+    from spantail.out.spans import Encoder
+    from spantail.state.counting import Counting
+    from spantail.state.hours import Hours
+    from spantail.state.store import Store
+    from spantail.tail.finder import Finder
+    from spantail.tail.source import Source
+    from spantail.tail.wake import Waker
+
+READ_BYTES = 4 << 20
+"""Taken from one source before others get their turn, and before a commit is considered."""
+COMMIT_BYTES = 16 << 20
+COMMIT_SPANS = 4000
+BATCH_SPANS = 400
+"""Spans in one row of the outbox."""
+PASS_SECONDS = 2.0
+"""How often the size of everything followed is looked at, for what events miss."""
+SCAN_SECONDS = 30.0
+REST = 60 * SECOND
+"""A file this long silent has no half-written last line any more."""
+ACK_SECONDS = 1.0
+TIDY_SECONDS = 600.0
+
+
+class Parts(Struct):
+    """What the loop works with; tests give their own."""
+
+    finder: Finder
+    sources: Sources
+    groups: Groups
+    waker: Waker
+    store: Store
+    totals: Totals
+    hours: Hours
+    counting: Counting
+    notices: Notices
+    clock: Callable[[], int]
+    encoder: Encoder | None = None
+    deliverer: Deliverer | None = None
+    shown: Callable[[Sequence[Turn]], None] = lambda _turns: None
+    committed: Callable[[], None] = lambda: None
+    progress: Callable[[int, int], None] = lambda _done, _all: None
+    outbox_limit: int = 1 << 30
+    constant: Gauges = {}
+    """Gauges that do not change."""
+
+
+class Follow:
+    def __init__(self, parts: Parts) -> None:
+        self.parts = parts
+        self.stopping = False
+        self.stuck = ""
+        """Why the last commit failed; empty if it did not."""
+        self.backlog_done = False
+        self.last_commit = 0
+        self.ticked = parts.clock()
+        self._volume = 0
+        self._acks: deque[tuple[list[int], DeliveryResult]] = deque()
+        self._unwritten: Changes | None = None
+        self._turns: list[Turn] = []
+        self._poked = False
+        self._passed = self._scanned = self._tidied = parts.clock()
+
+    # -------------------------------------------------------------------------------- doors
+
+    def backlog(self, *, final: bool = False) -> None:
+        """Everything there is at the start, the oldest sessions first."""
+        parts = self.parts
+        sources = parts.finder.scan()
+        parts.waker.watch(parts.finder.roots()[0])
+        units = parts.finder.backlog(sources)
+        todo = sum(map(_size, sources))
+        done = 0
+        for unit in units:
+            touched = False
+            for source in unit:
+                followed = parts.sources.get(source)
+                if followed is None:
+                    continue
+                touched |= self._read(followed, arrival=0, final=final)
+                done += _size(source)
+                if self.stopping:
+                    return
+            if touched:
+                self._settle(unit)
+                parts.progress(done, todo)
+        parts.groups.settle(parts.clock())
+        self.commit()
+        self.backlog_done = self.stuck == ""
+        parts.committed()
+
+    def run(self) -> None:
+        """Follows until told to stop."""
+        while not self.stopping:
+            self.step(self._patience())
+        self._look(self.parts.waker.wait(0))
+        self.commit()
+
+    def stop(self) -> None:
+        """From a signal handler."""
+        self.stopping = True
+        self.parts.waker.poke()
+
+    def poke(self) -> None:
+        """From another thread: something is to be committed soon."""
+        self._poked = True
+        self.parts.waker.poke()
+
+    def acked(self, ids: list[int], result: DeliveryResult) -> None:
+        """From the deliverer's thread: deleted in the next commit."""
+        self._acks.append((ids, result))
+
+    # ----------------------------------------------------------------------------- one step
+
+    def step(self, timeout: float) -> None:
+        parts = self.parts
+        changed = parts.waker.wait(timeout)
+        self.ticked = now = parts.clock()
+        if self.stuck:
+            self.commit()
+            if self.stuck:
+                return
+        if not self.backlog_done:
+            self.backlog_done = True
+            parts.committed()
+        self._look(changed)
+        if now - self._passed > PASS_SECONDS * SECOND or now < self._passed:
+            self._passed = now
+            self._pass(now)
+        if now - self._tidied > TIDY_SECONDS * SECOND:
+            self._tidied = now
+            self._tidy(now)
+        parts.groups.settle(now)
+        if self._due(now):
+            self.commit()
+
+    def _patience(self) -> float:
+        """How long to wait for changes: until the clock itself has something to settle."""
+        now = self.parts.clock()
+        seconds = PASS_SECONDS
+        deadline = self.parts.groups.deadline()
+        if deadline:
+            seconds = min(seconds, max(0.0, (deadline - now) / SECOND + 0.001))
+        if self._acks or (self.parts.deliverer is not None and self.parts.store.waiting_spans):
+            seconds = min(seconds, ACK_SECONDS)
+        return seconds
+
+    def _due(self, now: int) -> bool:
+        if self.parts.sources.dirty or self.parts.groups.pending() or self._poked:
+            return True
+        return bool(self._acks) and now - self.last_commit > ACK_SECONDS * SECOND
+
+    def _look(self, changed: set[str] | None) -> None:
+        """Reads what changed; None: anything may have."""
+        if changed is None:
+            self._pass(self.parts.clock(), everything=True)
+        elif changed:
+            self._take(self.parts.finder.changed(changed))
+
+    def _pass(self, now: int, *, everything: bool = False) -> None:
+        """What events miss: new folders, appends on odd file systems, unfinished last lines."""
+        parts = self.parts
+        roots, _ = parts.finder.roots()
+        fresh = parts.waker.watch(roots)
+        if fresh or everything or now - self._scanned > SCAN_SECONDS * SECOND:
+            self._scanned = now
+            found = parts.finder.scan()
+            parts.sources.keep({source.path for source in found})
+            self._take([source for source in found if not parts.sources.has(source)])
+        late = [followed for followed in parts.sources.all() if followed.tail.changed()]
+        self._take([followed.source for followed in late])
+        for followed in parts.sources.unfinished(now - REST):
+            self._read(followed, arrival=now, final=True)
+
+    def _take(self, sources: Iterable[Source]) -> None:
+        """In one wake companions are read before main files, and those before the others."""
+        now = self.parts.clock()
+        for source in sorted(sources, key=_rank):
+            followed = self.parts.sources.get(source)
+            if followed is not None:
+                self._read(followed, arrival=now)
+
+    def _read(self, followed: Followed, *, arrival: int, final: bool = False) -> bool:
+        """All that is new in one source. Whether there was anything."""
+        if self.stuck:
+            return False
+        parts, source = self.parts, followed.source
+        sessions = parts.groups.of(source)
+        agent = source.format.agent
+        anything = False
+        while True:
+            batch = followed.read(READ_BYTES, arrival, final=final)
+            if batch.records:
+                anything = True
+                read = followed.reader.read
+                for record in batch.records:
+                    try:
+                        sessions.apply(read(record))
+                    except Exception as error:  # noqa: BLE001 - one bad record must not end the loop
+                        parts.notices.internal_error(f"{agent} {record.kind}", error)
+                parts.notices.records(agent, len(batch.records))
+                newer = getattr(followed.reader, "newer_schema", "")
+                if newer:
+                    parts.notices.newer_schema(agent, source.path, newer)
+            if batch.bytes:
+                parts.totals.add(f.READ_BYTES, (), batch.bytes, 0)
+            if batch.records or batch.bytes or batch.restarted:
+                parts.sources.touch(followed)
+            self._volume += batch.bytes
+            if self._volume > COMMIT_BYTES or sessions.settled() > COMMIT_SPANS:
+                self.commit()
+            if not batch.more or self.stuck:
+                return anything
+
+    def _settle(self, unit: Sequence[Source]) -> None:
+        now = self.parts.clock()
+        for group in {source.group: source for source in unit}.values():
+            self.parts.groups.of(group).settle(now)
+
+    # ------------------------------------------------------------------------------- commit
+
+    def commit(self) -> None:
+        """Moves everything together, then lets it out."""
+        parts = self.parts
+        now = parts.clock()
+        self._poked = False
+        changes = self._unwritten if self._unwritten is not None else self._gather(now)
+        try:
+            parts.store.commit(changes, now)
+        except (sqlite3.Error, OSError) as error:
+            self._unwritten = changes
+            self.stuck = str(error)
+            parts.totals.set_gauges({**parts.groups.gauges(), **self._own_gauges(now)})
+            parts.notices.commit_failed(str(error))
+            return
+        if self.stuck:
+            self.stuck = ""
+            parts.notices.commit_restored()
+        self._unwritten = None
+        self._volume = 0
+        self.last_commit = now
+        parts.totals.committed()
+        parts.hours.committed()
+        parts.groups.committed()
+        self._trim()
+        parts.totals.set_gauges({**parts.groups.gauges(), **self._own_gauges(now)})
+        if changes.spans and parts.deliverer is not None:
+            parts.deliverer.wake()
+        turns, self._turns = self._turns, []
+        if turns:
+            parts.shown(turns)
+        if self.backlog_done:
+            parts.committed()
+
+    def _gather(self, now: int) -> Changes:
+        parts = self.parts
+        changes = Changes(meta={"last_commit": str(now)})
+        outcomes = parts.groups.gather(changes, now)
+        parts.sources.gather(changes)
+        for outcome in outcomes:
+            parts.counting.count(outcome)
+        if parts.encoder is not None:
+            changes.spans = list(_encoded(parts.encoder, outcomes))
+        self._turns += [o for o in outcomes if isinstance(o, Turn) and o.human]
+        while self._acks:
+            ids, result = self._acks.popleft()
+            changes.acked += ids
+            for word, amount in (
+                ("delivered", result.delivered),
+                ("rejected", result.rejected),
+                ("dropped", result.dropped),
+            ):
+                if amount:
+                    parts.totals.add(f.EXPORTED_SPANS, (word,), amount, now)
+        changes.totals = list(parts.totals.rows())
+        changes.hours = list(parts.hours.rows())
+        return changes
+
+    def _trim(self) -> None:
+        parts = self.parts
+        if parts.store.waiting_bytes > parts.outbox_limit:
+            _, spans = parts.store.drop_oldest(parts.outbox_limit)
+            parts.totals.add(f.OUTBOX_DROPPED, (), spans, 0)
+            parts.notices.outbox_full(spans)
+
+    def _tidy(self, now: int) -> None:
+        try:
+            self.parts.store.tidy(now)
+        except (sqlite3.Error, OSError) as error:
+            self.parts.notices.commit_failed(str(error))
+
+    def _own_gauges(self, now: int) -> Gauges:
+        parts, store = self.parts, self.parts.store
+        return {
+            **parts.constant,
+            f.FILES_FOLLOWED: {(): float(len(parts.sources))},
+            f.OUTBOX_SPANS: {(): float(store.waiting_spans)},
+            f.OUTBOX_BYTES: {(): float(store.waiting_bytes)},
+            f.OUTBOX_OLDEST: {(): store.oldest() / SECOND} if store.waiting_spans else {},
+            f.LAG: {(): max(0.0, (now - self.last_commit) / SECOND) if self.stuck else 0.0},
+            f.LAST_COMMIT: {(): self.last_commit / SECOND},
+            f.COMMIT_FAILED: {(): 1.0 if self.stuck else 0.0},
+        }
+
+
+def _rank(source: Source) -> tuple[bool, bool, str]:
+    return (not source.files.companion, not source.files.main, source.path)
+
+
+def _size(source: Source) -> int:
+    try:
+        return os.stat(source.path).st_size  # noqa: PTH116
+    except OSError:
+        return 0
+
+
+def _encoded(encoder: Encoder, outcomes: Sequence[Outcome]) -> Iterable[tuple[int, bytes]]:
+    spans = [o for o in outcomes if isinstance(o, Settled)]
+    for at in range(0, len(spans), BATCH_SPANS):
+        part = spans[at : at + BATCH_SPANS]
+        yield len(part), encoder.encode(part)

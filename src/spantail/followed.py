@@ -1,0 +1,163 @@
+"""The sources that are followed: a tail and a reader for each, and what of them is to be saved."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+
+import msgspec
+
+from spantail.formats.row import Reader
+from spantail.state.store import Changes, Cursor
+from spantail.tail import identity
+from spantail.tail.source import Batch, Source, Tail
+
+MakeTail = Callable[[Source, bytes | None], Tail]
+
+
+class Followed:
+    def __init__(self, source: Source, tail: Tail, reader: Reader) -> None:
+        self.source = source
+        self.tail = tail
+        self.reader = reader
+        self.read_at = 0
+        self.takes_rest = source.files.storage in ("lines", "text")
+        self.finished = False
+
+    def read(self, budget: int, arrival: int, *, final: bool = False) -> Batch:
+        if self.takes_rest:
+            batch = self.tail.read(budget, arrival, final=final)  # type: ignore[call-arg]
+            self.finished = final and not batch.more
+        else:
+            batch = self.tail.read(budget, arrival)
+        if batch.restarted:
+            self.reader = self.source.files.reader()
+        return batch
+
+
+class Sources:
+    """Knows the stored cursors by path and by file, so that a renamed file goes on where it was."""
+
+    def __init__(self, stored: dict[str, Cursor], make: MakeTail, floor: int) -> None:
+        self._stored = stored
+        self._by_file = {(c.device, c.inode): c for c in stored.values() if c.inode}
+        self._make = make
+        self._floor = floor
+        self._followed: dict[str, Followed] = {}
+        self._resting: dict[str, tuple[int, int]] = {}
+        """Files older than --since: (size, mtime) at which they were left alone."""
+        self._gone: list[str] = []
+        self.dirty: dict[str, Followed] = {}
+
+    def __len__(self) -> int:
+        return len(self._followed) + len(self._resting)
+
+    def has(self, source: Source) -> bool:
+        return source.path in self._followed or source.path in self._resting
+
+    def all(self) -> list[Followed]:
+        return list(self._followed.values())
+
+    def unfinished(self, before: int) -> Iterator[Followed]:
+        """Those that may have a last line without its newline, and are silent since `before`."""
+        for followed in self._followed.values():
+            if not followed.takes_rest or followed.finished:
+                continue
+            try:
+                stat = os.stat(followed.source.path)  # noqa: PTH116
+            except OSError:
+                continue
+            if stat.st_mtime_ns < before:
+                followed.finished = True
+                yield followed
+
+    # for identity.find
+    def at_path(self, path: str) -> bytes | None:
+        stored = self._stored.get(path)
+        return None if stored is None else stored.cursor
+
+    def at_file(self, device: int, inode: int) -> tuple[str, bytes] | None:
+        stored = self._by_file.get((device, inode))
+        return None if stored is None else (stored.path, stored.cursor)
+
+    def get(self, source: Source) -> Followed | None:
+        """The source to read on; None for one that --since leaves alone, or that is not there."""
+        followed = self._followed.get(source.path)
+        if followed is not None:
+            return followed
+        try:
+            stat = os.stat(source.path)  # noqa: PTH116
+        except OSError:
+            return None
+        found = None
+        if source.files.storage in ("lines", "text"):
+            found = identity.find(self, source.path, stat)
+        elif source.path in self._stored:
+            found = identity.Found(source.path, self._stored[source.path].cursor)
+        if found is None and source.files.storage != "rows" and stat.st_mtime_ns < self._floor:
+            self._resting[source.path] = (stat.st_size, stat.st_mtime_ns)
+            return None
+        self._resting.pop(source.path, None)
+        reader = source.files.reader()
+        cursor = None
+        if found is not None:
+            stored = self._stored[found.path]
+            if stored.shape == source.format.shape:
+                cursor = found.cursor
+                reader = self._restored(source, stored) or reader
+            if found.path != source.path:
+                self._move(found.path)
+        followed = Followed(source, self._make(source, cursor), reader)
+        self._followed[source.path] = followed
+        return followed
+
+    @staticmethod
+    def _restored(source: Source, stored: Cursor) -> Reader | None:
+        try:
+            reader: Reader = msgspec.msgpack.decode(stored.reader, type=source.files.memory)
+        except msgspec.MsgspecError:
+            return None
+        return reader
+
+    def _move(self, old: str) -> None:
+        """The file under `old` has another name now."""
+        stored = self._stored.pop(old)
+        self._by_file.pop((stored.device, stored.inode), None)
+        followed = self._followed.pop(old, None)
+        if followed is not None:
+            followed.tail.close()
+        self.dirty.pop(old, None)
+        self._gone.append(old)
+
+    def keep(self, paths: set[str]) -> None:
+        """What a scan did not find is gone. Its cursor stays: the file may come back."""
+        for path in [path for path in self._followed if path not in paths]:
+            self._followed.pop(path).tail.close()
+        for path in [path for path in self._resting if path not in paths]:
+            del self._resting[path]
+
+    def touch(self, followed: Followed) -> None:
+        self.dirty[followed.source.path] = followed
+
+    def gather(self, changes: Changes) -> None:
+        for path, followed in self.dirty.items():
+            try:
+                stat = os.stat(path)  # noqa: PTH116
+                device, inode = stat.st_dev, stat.st_ino
+            except OSError:
+                device = inode = 0
+            cursor = Cursor(
+                path,
+                device,
+                inode,
+                followed.source.format.shape,
+                followed.tail.cursor(),
+                msgspec.msgpack.encode(followed.reader),
+            )
+            changes.cursors.append(cursor)
+            self._stored[path] = cursor
+            if inode:
+                self._by_file[device, inode] = cursor
+        self.dirty = {}
+        changes.gone += self._gone
+        self._gone = []

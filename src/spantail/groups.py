@@ -1,0 +1,163 @@
+"""The sessions of all groups, and what of them goes into a commit and onto the page."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+
+from spantail.model import SECOND, Context, Outcome
+from spantail.session.sessions import Sessions
+from spantail.session.settle import Price, Rules
+from spantail.session.work import SHAPE, Work
+from spantail.state import families as f
+from spantail.state.guard import Guard
+from spantail.state.ledger import Ledger
+from spantail.state.store import DAY, Changes, Store
+from spantail.state.totals import Gauges
+from spantail.tail.source import Source
+
+
+class Group:
+    def __init__(self, id_: int, sessions: Sessions, ledger: Ledger) -> None:
+        self.id = id_
+        self.sessions = sessions
+        self.ledger = ledger
+
+
+class Groups:
+    def __init__(
+        self,
+        store: Store,
+        rules: Rules,
+        price: Price,
+        project: Callable[[str], str],
+        guard: Guard,
+        context_limit: Callable[[str, str], int | None] = lambda _model, _provider: None,
+    ) -> None:
+        self._store = store
+        self._rules = rules
+        self._price = price
+        self._project = project
+        self._guard = guard
+        self._context_limit = context_limit
+        self._groups: dict[str, Group] = {}
+
+    def of(self, source: Source) -> Sessions:
+        group = self._groups.get(source.group)
+        if group is None:
+            group = self._groups[source.group] = self._load(source)
+        return group.sessions
+
+    def _load(self, source: Source) -> Group:
+        id_, memory = self._store.group(source.group)
+        ledger = self._store.ledger(id_)
+        context = Context(agent=source.format.agent, provider=source.format.provider, user=source.user)
+
+        def load(session: str) -> Work | None:
+            row = self._store.work(id_, session)
+            return None if row is None else _decoded(*row)
+
+        sessions = Sessions(context, self._rules, ledger, self._price, self._project, load)
+        if memory is not None:
+            sessions.slugs = msgspec.msgpack.decode(memory, type=dict[str, tuple[bytes, bytes]])
+        for session, shape, blob in self._store.works(id_):
+            work = _decoded(shape, blob)
+            if work is not None and not work.at_rest():
+                sessions.works[session] = work
+        return Group(id_, sessions, ledger)
+
+    def wake(self, sources: list[Source]) -> None:
+        """Open work of the groups there are goes on, even if none of their files changes."""
+        for source in sources:
+            self.of(source)
+
+    def settle(self, now: int) -> None:
+        for group in self._groups.values():
+            group.sessions.settle(now)
+
+    def deadline(self) -> int:
+        times = [at for group in self._groups.values() if (at := group.sessions.deadline())]
+        return min(times, default=0)
+
+    def pending(self) -> bool:
+        return any(group.sessions.dirty or group.sessions.settled() for group in self._groups.values())
+
+    def gather(self, changes: Changes, now: int) -> list[Outcome]:
+        """What is to be written, and what was settled since the last commit, in order."""
+        outcomes: list[Outcome] = []
+        day = now // SECOND // DAY
+        for group in self._groups.values():
+            sessions = group.sessions
+            outcomes += sessions.take()
+            works = sessions.changed()
+            changes.works += [
+                (group.id, work.key, SHAPE, work.last, msgspec.msgpack.encode(work)) for work in works
+            ]
+            changes.ledger += [(group.id, id_, day) for id_ in group.ledger.take_new()]
+            if works and sessions.slugs:
+                changes.groups.append((msgspec.msgpack.encode(sessions.slugs), group.id))
+        return outcomes
+
+    def committed(self) -> None:
+        for group in self._groups.values():
+            group.sessions.forget_resting()
+
+    # -------------------------------------------------------------------------------- gauges
+
+    def gauges(self) -> Gauges:
+        active: dict[tuple[str, ...], float] = {}
+        tools: dict[tuple[str, ...], float] = {}
+        oldest_tool: dict[tuple[str, ...], float] = {}
+        oldest_turn: dict[tuple[str, ...], float] = {}
+        context: dict[tuple[str, ...], float] = {}
+        limits: dict[tuple[str, ...], float] = {}
+        rates: dict[tuple[str, ...], float] = {}
+        guard = self._guard.value
+        for group in self._groups.values():
+            for work in group.sessions.works.values():
+                agent = guard("agent", work.context.agent)
+                project = guard("project", work.context.project)
+                for window, used in work.limits.items():
+                    key = (agent, guard("window", window))
+                    rates[key] = max(used, rates.get(key, 0.0))
+                turn = work.turn
+                if turn is None:
+                    continue
+                if not work.parent:
+                    active[agent, project] = active.get((agent, project), 0.0) + 1.0
+                    _least(oldest_turn, (agent,), turn.start / SECOND)
+                for tool in turn.tools.values():
+                    name = guard("tool", tool.name)
+                    tools[agent, name] = tools.get((agent, name), 0.0) + 1.0
+                    _least(oldest_tool, (agent,), tool.start / SECOND)
+                if work.context_tokens:
+                    model = guard("model", work.context_model)
+                    place = (agent, project, model)
+                    context[place] = max(context.get(place, 0.0), float(work.context_tokens))
+                    limit = self._context_limit(work.context_model, work.context.provider)
+                    if limit:
+                        limits[(model,)] = float(limit)
+        return {
+            f.ACTIVE_SESSIONS: active,
+            f.OPEN_TOOL_CALLS: tools,
+            f.OLDEST_TOOL_CALL: oldest_tool,
+            f.OLDEST_TURN: oldest_turn,
+            f.CONTEXT_TOKENS: context,
+            f.CONTEXT_LIMIT: limits,
+            f.RATE_LIMIT: rates,
+        }
+
+
+def _least(of: dict[tuple[str, ...], float], key: tuple[str, ...], value: float) -> None:
+    of[key] = min(value, of.get(key, value))
+
+
+def _decoded(shape: int, blob: bytes) -> Work | None:
+    """Open work of another shape is made anew from the records that still come."""
+    if shape != SHAPE:
+        return None
+    try:
+        return msgspec.msgpack.decode(blob, type=Work)
+    except msgspec.MsgspecError:
+        return None

@@ -1,0 +1,37 @@
+"""Runs the real program in this process, on a copy of a recorded home."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from receiver import Receiver, Span
+
+from spantail.commands import run
+from spantail.config import Config
+
+
+def configured(home: Path, state: Path, **settings) -> Config:
+    defaults = {
+        "homes": (str(home),),
+        "own_home": False,
+        "since": None,
+        "once": True,
+        "listen": None,
+        "state": str(state),
+        "textfile": str(state / "page.prom"),
+        "new_series_hold": 0,
+    }
+    return Config(**{**defaults, **settings})
+
+
+def once(home: Path, state: Path, receiver: Receiver | None, monkeypatch, **settings) -> tuple[list[Span], str]:
+    """Everything in `home`, delivered: the spans and the metrics page."""
+    if receiver is not None:
+        for key, value in receiver.environ().items():
+            monkeypatch.setenv(key, value)
+    state.mkdir(parents=True, exist_ok=True)
+    config = configured(home, state, **settings)
+    status = run.main(config, os.environ)
+    assert status == 0
+    return (receiver.spans if receiver is not None else []), (state / "page.prom").read_text()
