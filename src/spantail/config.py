@@ -122,13 +122,6 @@ class Config(Struct, frozen=True, kw_only=True):
         return project_name(cwd, self.projects)
 
 
-# A static label with one of these names would collide with a label of the metrics themselves.
-_TAKEN_LABELS: Final = frozenset(
-    {"agent", "project", "model", "type", "source", "user", "status", "exit_status", "phase", "tool"}
-    | {"error_type", "window", "budget", "period", "result", "kind", "label", "version"}
-    | {"le", "quantile", "job", "instance"}
-)
-_LABEL_NAME: Final = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]{0,99}")
 _WINDOWS: Final = re.compile(r"[A-Za-z]:[\\/]|\\\\")
 _LISTS: Final = ("project", "price", "budget")
 _CAPTURE: Final = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"
@@ -325,11 +318,11 @@ def _check_names(budgets: tuple[Budget, ...], path: str) -> tuple[Budget, ...]:
 def _labels(table: Any, where: str) -> dict[str, str]:
     if not isinstance(table, dict):
         raise ConfigError(f"{where}: must be a table")
+    if table:
+        from spantail.state.families import label_fault
     for name, value in table.items():
-        if not _LABEL_NAME.fullmatch(name) or name.startswith("__"):
-            raise ConfigError(f"{where}: {name!r} is no label name; use letters, digits and _")
-        if name in _TAKEN_LABELS:
-            raise ConfigError(f"{where}: {name!r} is a label of the metrics themselves; choose another name")
+        if fault := label_fault(name):
+            raise ConfigError(f"{where}: {fault}")
         if not isinstance(value, str):
             raise ConfigError(f"{where}: {name}: must be text")
     return dict(table)

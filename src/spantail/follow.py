@@ -86,6 +86,7 @@ class Follow:
         self._unwritten: Changes | None = None
         self._turns: list[Turn] = []
         self._poked = False
+        self._notes: dict[str, str] = {}
         self._passed = self._scanned = self._tidied = parts.clock()
 
     # -------------------------------------------------------------------------------- doors
@@ -112,6 +113,7 @@ class Follow:
                 self._settle(unit)
                 parts.progress(done, todo)
         parts.groups.settle(parts.clock())
+        self._note("backlog", "done")
         self.commit()
         self.backlog_done = self.stuck == ""
         parts.committed()
@@ -136,6 +138,10 @@ class Follow:
     def acked(self, ids: list[int], result: DeliveryResult) -> None:
         """From the deliverer's thread: deleted in the next commit."""
         self._acks.append((ids, result))
+
+    def _note(self, key: str, value: str) -> None:
+        """Goes into the state with the next commit."""
+        self._notes[key] = value
 
     # ----------------------------------------------------------------------------- one step
 
@@ -281,7 +287,8 @@ class Follow:
 
     def _gather(self, now: int) -> Changes:
         parts = self.parts
-        changes = Changes(meta={"last_commit": str(now)})
+        changes = Changes(meta={"last_commit": str(now), **self._notes})
+        self._notes = {}
         outcomes = parts.groups.gather(changes, now)
         parts.sources.gather(changes)
         for outcome in outcomes:

@@ -8,7 +8,7 @@ the genai-prices package (see ratebook). The arithmetic is ours: uncached input,
 
 from __future__ import annotations
 
-import datetime
+import datetime as dt
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -151,7 +151,7 @@ class Prices:
             self._tariffs.clear()
         tariff = self._overridden(model)
         if tariff is None and (sheets := self._find(model, provider)):
-            tariff = _priced(sheets, day)
+            tariff = _priced(sheets, day, model.lower())
         self._tariffs[model, provider, day] = tariff
         return tariff
 
@@ -212,42 +212,45 @@ def _providers(model: str, provider: str) -> Iterator[str | None]:
 # ------------------------------------------------------------------------------ sheets -> rates
 
 
-def _priced(sheets: Sheets, day: int) -> Tariff | None:
-    found = sheets.on(ratebook.day_of(day))
-    tiers = _tiers(found[-1][1])
+def _priced(sheets: Sheets, day: int, model: str) -> Tariff | None:
+    """The tariff of a day; None where a sheet that counts then has no prices for tokens."""
+    *special, (_, usual) = sheets.on(ratebook.day_of(day))
+    tiers = _tiers(usual, model)
     hours = []
-    for span, sheet in found[:-1]:
-        rates = _tiers(sheet)
-        if span is None or rates is None:
+    for span, sheet in special:
+        other = _tiers(sheet, model)
+        if span is None or other is None:
             return None
-        hours.append((_second(span[0]), _second(span[1]), rates))
+        hours.append((_second(span[0]), _second(span[1]), other))
     return None if tiers is None else Tariff(tiers, tuple(hours))
 
 
-def _second(moment: datetime.time) -> int:
+def _second(moment: dt.time) -> int:
     """Of the UTC day; a time without a zone is UTC."""
-    zone = moment.utcoffset() or datetime.timedelta()
+    zone = moment.utcoffset() or dt.timedelta()
     seconds = moment.hour * 3600 + moment.minute * 60 + moment.second
     return (seconds - int(zone.total_seconds())) % 86_400
 
 
-def _tiers(sheet: Sheet) -> tuple[Rates, ...] | None:
-    """Every tier of the sheet with all its rates, highest first; None if it has no token prices."""
+def _tiers(sheet: Sheet, model: str) -> tuple[Rates, ...] | None:
+    """Every tier of the sheet with all its rates, highest first."""
+    if not sheet and model.endswith(":free"):
+        return (Rates(0.0, 0.0, 0.0, 0.0, 0.0),)
     if "input_mtok" not in sheet or "output_mtok" not in sheet:
-        return None
+        return None  # an empty sheet says that nobody knows, not that it is free
     starts = {start for tiers in sheet.values() for start, _ in tiers}
-    return tuple(_rates(sheet, start) for start in sorted(starts, reverse=True))
+    return tuple(_rates(sheet, start, model) for start in sorted(starts, reverse=True))
 
 
-def _rates(sheet: Sheet, above: int) -> Rates:
+def _rates(sheet: Sheet, above: int, model: str) -> Rates:
     def rate(key: str, otherwise: float) -> float:
         return _step(sheet[key], above) / _MILLION if key in sheet else otherwise
 
     plain, output = rate("input_mtok", 0.0), rate("output_mtok", 0.0)
     write = rate("cache_write_5m_mtok", rate("cache_write_mtok", plain))
-    # Where 5 min writes cost 1.25 times the input, 1 h writes cost twice the input, whoever resells
-    # the model; some resellers' figures leave the second out.
-    longer = 2 * plain if abs(write - 1.25 * plain) < 1e-15 and plain else write
+    # Anthropic's 1 h writes cost twice the input, whoever resells the model; some resellers'
+    # figures leave that out, and the 5 min rate would be too little.
+    longer = 2 * plain if "claude" in model and "cache_write_mtok" in sheet else write
     return Rates(
         input=plain,
         cache_read=rate("cache_read_mtok", plain),

@@ -7,7 +7,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -83,17 +83,30 @@ class _SettingError(Exception):
 
 
 class Run:
-    def __init__(self, config: Config, environ: Mapping[str, str], store: Store) -> None:
+    """The program, assembled. Tests give a clock and a waker of their own."""
+
+    def __init__(
+        self,
+        config: Config,
+        environ: Mapping[str, str],
+        store: Store,
+        *,
+        clock: Callable[[], int] = time.time_ns,
+        waker: Waker | None = None,
+        strict: bool = False,
+    ) -> None:
         self.config = config
         self.store = store
+        self.clock = clock
         self.totals = Totals(hold=config.new_series_hold, on_shown=self._shown)
         hours = Hours()
         guard = Guard(self.totals)
-        self.notices = Notices(self._count, terminal=sys.stderr.isatty(), form=config.log_format)
+        self.notices = Notices(
+            self._count, terminal=sys.stderr.isatty(), form=config.log_format, strict=strict
+        )
         if store.set_aside is not None:
             self.notices.state_set_aside(str(store.set_aside))
-        self.first = store.meta("created") is None
-        self.created = int(store.meta("created") or time.time_ns())
+        self.created = int(store.meta("created") or clock())
         self.floor = floor = self._floor()
         self.transport = self._transport(environ)
         prices = Prices(config.prices)
@@ -116,7 +129,7 @@ class Run:
             notices=self.notices,
         )
         sources = Sources(store.cursors(), self._tail, floor)
-        self.waker: Waker = open_waker(
+        self.waker: Waker = waker or open_waker(
             lambda: [followed.source.path for followed in sources.all()],
             self.finder.may_hold,
             self.notices,
@@ -128,7 +141,7 @@ class Run:
         self.totals.load(store.totals())
         for label, value in self.totals.label_values():
             guard.learn(label, value)
-        self.page = Page(self.totals, static_labels=config.labels, created=config.created)
+        self.page = Page(self.totals, static_labels=config.labels, created=config.created, clock=clock)
         self.textfile = TextFile(Path(config.textfile), self.page) if config.textfile else None
         self.deliverer: Deliverer | None = None
         terminal = Terminal(sys.stdout, trace_url=config.trace_url)
@@ -141,9 +154,9 @@ class Run:
                 store=store,
                 totals=self.totals,
                 hours=hours,
-                counting=Counting(self.totals, hours, guard),
+                counting=Counting(self.totals, hours, guard, clock=clock),
                 notices=self.notices,
-                clock=time.time_ns,
+                clock=clock,
                 encoder=encoder,
                 shown=terminal.turns if sys.stdout.isatty() else self.notices.turns,
                 committed=self._committed,
@@ -169,18 +182,8 @@ class Run:
         server = self._serve()
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: self.follow.stop())
-        if self.transport is None:
-            self.notices.traces_off()
-        if self.deliverer is not None:
-            self.deliverer.start()
-            self.deliverer.wake()
-        self.follow.parts.store.commit(self._beginning(), time.time_ns())
-        self.notices.started(__version__, self.config.state, len(TABLE))
         try:
-            self.totals.first_backlog(self.first or self.store.meta("backlog") != "done")
-            self.follow.backlog(final=self.config.once)
-            if not self.follow.stopping:
-                self.totals.first_backlog(False)
+            self.begin()
             if self.config.once:
                 return self._once()
             self.follow.run()
@@ -189,6 +192,20 @@ class Run:
             if server is not None:
                 server.close()
             self.waker.close()
+
+    def begin(self) -> None:
+        """Everything there is at the start."""
+        if self.transport is None:
+            self.notices.traces_off()
+        if self.deliverer is not None:
+            self.deliverer.start()
+            self.deliverer.wake()
+        self.store.commit(self._beginning(), self.clock())
+        self.notices.started(__version__, self.config.state, len(TABLE))
+        self.totals.first_backlog(self.store.meta("backlog") != "done")
+        self.follow.backlog(final=self.config.once)
+        if not self.follow.stopping:
+            self.totals.first_backlog(False)
 
     def _serve(self) -> PageServer | None:
         if self.config.listen is None or self.config.once:
@@ -259,10 +276,10 @@ class Run:
         return True, "ready"
 
     def _alive(self) -> bool:
-        return not self.follow.backlog_done or time.time_ns() - self.follow.ticked < ALIVE_SECONDS * SECOND
+        return not self.follow.backlog_done or self.clock() - self.follow.ticked < ALIVE_SECONDS * SECOND
 
     def _count(self, family: str, labels: tuple[str, ...], amount: float) -> None:
-        self.totals.add(f.BY_NAME[family], labels, amount, time.time_ns())
+        self.totals.add(f.BY_NAME[family], labels, amount, self.clock())
 
     def _cost(self, model: str, provider: str, usage: Usage, at: int) -> float | None:
         cost = self.prices.cost(model, provider, usage, at)
@@ -293,7 +310,7 @@ class Run:
         """--since as a time. A later start never reaches back less far than an earlier one did, so
         that what was written while the program was down is not passed over."""
         since = self.config.since
-        wanted = 0 if since is None else time.time_ns() - since
+        wanted = 0 if since is None else self.clock() - since
         stored = self.store.meta("floor")
         return wanted if stored is None else min(wanted, int(stored))
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from spantail.formats import claude_code
+from spantail.formats import claude_code, clido, generic
 from spantail.formats.row import Format
 
-TABLE: tuple[Format, ...] = (claude_code.FORMAT,)
+TABLE: tuple[Format, ...] = (claude_code.FORMAT, clido.FORMAT, generic.FORMAT)

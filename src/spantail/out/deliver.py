@@ -158,7 +158,8 @@ class Deliverer(threading.Thread):
         while True:
             try:
                 delay = self.step()
-            except Exception as error:  # noqa: BLE001: a sender that dies silently loses everything
+            except Exception as error:  # noqa: BLE001
+                # A sender that died silently would leave everything in the outbox.
                 self._fail("internal", type(error).__name__)
                 delay = self._backoff.next(None)
             if not self._rest(delay):
@@ -191,7 +192,6 @@ class Deliverer(threading.Thread):
         with self._changed:
             asked = self._asked
         if not self._pieces and not self._read():
-            self._content_at_fault = False
             with self._changed:
                 self._drained = asked
                 self._changed.notify_all()
@@ -230,6 +230,7 @@ class Deliverer(threading.Thread):
             size += len(row[2])
             spans += row[1]
         if piece:
+            self._content_at_fault = False
             self._after = piece[-1][0]
             self._pieces.append(piece)
         return bool(piece)

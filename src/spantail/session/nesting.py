@@ -56,12 +56,15 @@ class Nesting:
 
     @staticmethod
     def _by_time(around: Work, start: int) -> OpenTurn | PastTurn | None:
-        if around.turn is not None and around.turn.start <= start:
-            return around.turn
+        """What begins after a turn's last record, when nothing of it was open, is not its work."""
+        turn = around.turn
+        if turn is not None and turn.start <= start:
+            over = turn.marked or (turn.ends and not turn.tools)
+            return None if over and start > turn.last else turn
         before: list[OpenTurn | PastTurn] = [*reversed(around.waiting), *reversed(around.past)]
-        for turn in before:
-            if turn.start <= start <= turn.closed:
-                return turn
+        for past in before:
+            if past.start <= start <= past.last:
+                return past
         return None
 
     def link(self, work: Work, parent: str, call: str, key: str) -> None:

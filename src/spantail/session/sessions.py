@@ -7,6 +7,8 @@ record would prove. Two moments are told apart:
 - *closing* a turn is decided while events are applied, by times in records alone;
 - *settling* it is done in `settle`, which the loop calls when everything written so far has been
   read, so that a subagent's file that is read after its parent's still finds its turn.
+
+Longer than 400 lines: every kind of event has its method here, and they share the rules for closing.
 """
 
 from __future__ import annotations
@@ -32,18 +34,16 @@ from spantail.model import (
     Returned,
     RunEnded,
     RunStarted,
-    SpanEvent,
     Started,
     Usage,
 )
 from spantail.session.busy import Busy
-from spantail.session.ids import input_digest, ledger_id, span_id, trace_id
+from spantail.session.calls import Calls
+from spantail.session.ids import ledger_id, span_id, trace_id
 from spantail.session.nesting import Nesting
 from spantail.session.settle import Ledger, Price, Rules, Settler, exit_of
 from spantail.session.work import (
     WINDOW,
-    OpenModelCall,
-    OpenTool,
     OpenTurn,
     Pending,
     Work,
@@ -71,16 +71,17 @@ class Sessions:
         self.dirty: set[str] = set()
         self.nesting = Nesting(self.work)
         self.settler = Settler(ledger, price, self.nesting.outer)
+        self.calls = Calls(rules, ledger, self.settler, self._stray)
         self.slugs: dict[str, Any] = {}
         self._apply: dict[type[Event], Callable[[Work, Any], None]] = {
             Started: self._started,
             Prompted: self._prompted,
-            Replied: self._replied,
-            Called: self._called,
-            Returned: self._returned,
+            Replied: self.calls.replied,
+            Called: self.calls.called,
+            Returned: self.calls.returned,
             Linked: self._linked,
-            Measured: self._measured,
-            Noted: self._noted,
+            Measured: self.calls.measured,
+            Noted: self.calls.noted,
             Closed: self._closed,
             Ended: self._ended,
         }
@@ -421,198 +422,9 @@ class Sessions:
         if work.run:
             self._end_run(work, event.time or work.last)
 
-    # ------------------------------------------------------------------------------- calls
-
-    def _replied(self, work: Work, event: Replied) -> None:
-        turn = work.turn
-        call = turn.models.get(event.call) if turn is not None else None
-        if call is None:
-            if self.ledger.known(ledger_id("model", event.call)):
-                self._again(work, turn, event)
-                return
-            if turn is None:
-                turn = self._stray(work, event.call, event.start or event.time)
-            for other in turn.models.values():
-                self.settler.model_call(work, turn, other)
-            start = event.start or min(turn.ready, event.time)
-            call = OpenModelCall(key=event.call, start=start)
-            turn.models = {event.call: call}
-        assert turn is not None
-        self._merge(call, event)
-        turn.last = max(turn.last, call.end)
-        turn.ready = max(turn.ready, call.end)
-        if turn.marked and event.time >= turn.marked:
-            turn.marked, turn.status, turn.error_type = 0, "pending", ""
-        turn.ends, turn.rests = event.ends, event.rests or event.ends
-
-    @staticmethod
-    def _merge(call: OpenModelCall, event: Replied) -> None:
-        call.id = event.id or call.id or event.call
-        call.model = event.model or call.model
-        call.provider = event.provider or call.provider
-        call.stop = event.stop or call.stop
-        call.end = max(call.end, event.end or event.time)
-        call.start = event.start or call.start
-        call.cut = call.cut or event.cut
-        if event.cost is not None:
-            call.cost = event.cost
-        if event.status != "ok":
-            call.status, call.error_type = event.status, event.error_type
-        usage = event.usage
-        if usage is not None and event.final:
-            call.usage, call.final = usage, True
-        elif usage is not None and not call.final:
-            call.usage = usage if call.usage is None else call.usage.raised_to(usage)
-        if event.content is not None:
-            call.content = bytes(event.content)
-
-    def _again(self, work: Work, turn: OpenTurn | None, event: Replied) -> None:
-        """A call already counted: a copy, or more about one that was settled a moment ago."""
-        if event.usage is not None and event.final:
-            self.settler.difference(work, turn, event.call, event.model, event.usage, event.time)
-        if turn is not None:
-            turn.known += 1
-            turn.last = max(turn.last, event.time)
-            turn.ends, turn.rests = event.ends, event.rests or event.ends
-
-    def _called(self, work: Work, event: Called) -> None:
-        turn = work.turn
-        tool = turn.tools.get(event.call) if turn is not None else None
-        if tool is None:
-            if self.ledger.known(ledger_id("tool", event.call)):
-                if turn is not None:
-                    turn.known += 1
-                return
-            if turn is None:
-                turn = self._stray(work, event.call, event.start or event.time)
-            tool = OpenTool(key=event.call, start=event.start or event.time)
-            turn.tools[event.call] = tool
-        assert turn is not None
-        tool.id = event.id or tool.id or event.call
-        tool.name = event.name or tool.name
-        tool.type = event.type
-        tool.starts_agent = tool.starts_agent or event.starts_agent
-        if event.duration is not None:
-            tool.duration = event.duration
-        if event.start:
-            tool.start = min(tool.start, event.start) if tool.start else event.start
-        if event.input is not None:
-            self._input(work, tool, bytes(event.input))
-        turn.last = max(turn.last, event.time)
-        turn.ends = turn.rests = False
-        turn.marked = 0
-        early = work.early.pop(event.call, None)
-        if early is not None:
-            self._finish(work, turn, tool, early)
-
-    def _input(self, work: Work, tool: OpenTool, body: bytes) -> None:
-        digest = input_digest(tool.name, body)
-        tool.repeated = digest in work.digests
-        work.digests.append(digest)
-        if len(work.digests) > WINDOW:
-            del work.digests[0]
-        if self.rules.keep_content:
-            tool.input = body
-
-    def _returned(self, work: Work, event: Returned) -> None:
-        result = OpenTool(
-            key=event.call,
-            start=event.start,
-            end=event.end or event.time,
-            duration=event.duration,
-            source=event.source,
-            status=event.status,
-            error_type=event.error_type,
-            exit_code=event.exit_code,
-            output=bytes(event.output) if self.rules.keep_content and event.output is not None else None,
-        )
-        turn = work.turn
-        tool = turn.tools.get(event.call) if turn is not None else None
-        if turn is not None and tool is not None:
-            self._finish(work, turn, tool, result)
-            return
-        for i, pending in enumerate(work.loose):
-            if pending.tool.key == event.call:
-                del work.loose[i]
-                self._complete(pending.tool, result)
-                self.settler.loose_call(work, pending, muted=False)
-                return
-        if not self.ledger.known(ledger_id("tool", event.call)):
-            work.early[event.call] = result
-            if len(work.early) > WINDOW:
-                del work.early[next(iter(work.early))]
-            return
-        for i, pending in enumerate(work.late):
-            if pending.tool.key == event.call:
-                del work.late[i]
-                self._complete(pending.tool, result)
-                self.settler.tool_span(work, pending, late=True)
-                return
-
-    def _finish(self, work: Work, turn: OpenTurn, tool: OpenTool, result: OpenTool) -> None:
-        del turn.tools[tool.key]
-        self._complete(tool, result)
-        turn.last = max(turn.last, result.end)
-        turn.ready = max(turn.ready, result.end)
-        self.settler.tool_call(work, turn, tool)
-
-    @staticmethod
-    def _complete(tool: OpenTool, result: OpenTool) -> None:
-        tool.status, tool.error_type = result.status, result.error_type
-        tool.exit_code, tool.output = result.exit_code, result.output
-        tool.end = result.end
-        if result.start:
-            tool.start = result.start
-        duration = result.duration if result.duration is not None else tool.duration
-        if duration is not None:
-            # What the agent states is the run itself; the times around it hold waiting as well.
-            tool.start = max(0, tool.end - duration)
-            tool.source = result.source or "stated"
-        else:
-            tool.source = result.source
-        # Clocks run backwards in files: a span never ends before it starts.
-        tool.start = min(tool.start, tool.end)
-
-    # -------------------------------------------------------------------------- the others
-
     def _linked(self, work: Work, event: Linked) -> None:
         if event.usage is not None:
             work.repair = event.usage
             if work.turn is not None:
                 work.turn.repair = event.usage
         self.nesting.link(work, event.parent or work.parent, event.call, event.turn)
-
-    def _measured(self, work: Work, event: Measured) -> None:
-        usage, cost = None, None
-        if event.usage is not None:
-            usage, work.measured = self._grown(event.usage, work.measured), event.usage
-        if event.cost is not None:
-            before = work.measured_cost or 0.0
-            cost = event.cost - before if event.cost >= before else event.cost
-            work.measured_cost = event.cost
-        turn = work.turn or (work.waiting[-1] if work.waiting else None)
-        if turn is not None and turn.copy:
-            return
-        if (usage is not None and usage.total()) or cost:
-            source = None if cost is None else "reported"
-            self.settler.added(work, turn, event.model, usage, cost, source, event.time or work.last)  # type: ignore[arg-type]
-
-    @staticmethod
-    def _grown(total: Usage, before: Usage | None) -> Usage:
-        if before is None or total.total() < before.total():
-            return total
-        return total.beyond(before)
-
-    def _noted(self, work: Work, event: Noted) -> None:
-        turn = work.turn or (work.waiting[-1] if work.waiting else None)
-        if event.kind == "limit":
-            window, used = event.attrs.get("window"), event.attrs.get("used")
-            if isinstance(window, str) and isinstance(used, int | float):
-                work.limits[window] = float(used)
-        if turn is not None and not turn.copy and len(turn.events) < WINDOW:
-            attrs = dict(event.attrs)
-            if event.error_type:
-                attrs["error.type"] = event.error_type
-            turn.events.append(SpanEvent(event.kind, event.time or turn.last, attrs))
-        if event.kind in ("compaction", "provider_error", "incomplete"):
-            self.settler.occurred(work, turn, event.kind, event.error_type, event.time or work.last)

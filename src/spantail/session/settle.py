@@ -270,7 +270,7 @@ class Settler:
         lid = ledger_id("turn", turn.key)
         copied = self.ledger.known(lid) or (turn.known and not turn.fresh)
         nested = bool(turn.outer_turn)
-        past = PastTurn(turn.key, turn.aliases, turn.trace, turn.span, turn.start, turn.closed, turn.muted)
+        past = PastTurn(turn.key, turn.aliases, turn.trace, turn.span, turn.start, turn.last, turn.muted)
         work.past = [*work.past, past][-TURNS:]
         if copied:
             if not nested:

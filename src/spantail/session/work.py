@@ -118,7 +118,7 @@ class PastTurn(Struct, gc=False):
     trace: bytes
     span: bytes
     start: int
-    closed: int
+    last: int
     muted: bool = False
 
 

@@ -4,7 +4,8 @@ The illusion kept for the finder: it asks of a folder "can anything below still 
 opens one in which nothing can. A pattern is therefore not one expression over a whole path but a row of
 parts, and a place in the walk is a set of positions in these rows (the states of a small automaton).
 
-As in a shell, `*` and `**` pass over names that begin with a dot unless the pattern names the dot.
+As in a shell, `*` and `**` pass over names that begin with a dot unless the pattern names the dot; patterns
+that shut files out (`hidden=True`) take them too.
 """
 
 from __future__ import annotations
@@ -21,11 +22,11 @@ States = frozenset[State]
 NOWHERE: Final[States] = frozenset()
 
 
-def _part(pattern: str) -> Callable[[str], bool]:
+def _part(pattern: str, hidden: bool) -> Callable[[str], bool]:
     if not any(c in pattern for c in "*?["):
         return pattern.__eq__
     fits = re.compile(translate(pattern)).match
-    if pattern[0] == ".":
+    if hidden or pattern[0] == ".":
         return lambda name: fits(name) is not None
     return lambda name: name[0] != "." and fits(name) is not None
 
@@ -33,9 +34,14 @@ def _part(pattern: str) -> Callable[[str], bool]:
 class Globs:
     """Several patterns, walked together; the first that fits a file decides."""
 
-    def __init__(self, patterns: Sequence[str]) -> None:
+    def __init__(self, patterns: Sequence[str], *, hidden: bool = False) -> None:
+        self._hidden = hidden
         self._rows = [
-            [None if part == "**" else _part(part) for part in pattern.split("/") if part not in ("", ".")]
+            [
+                None if part == "**" else _part(part, hidden)
+                for part in pattern.split("/")
+                if part not in ("", ".")
+            ]
             for pattern in patterns
         ]
         self.start: States = self._closed({(row, 0) for row in range(len(self._rows)) if self._rows[row]})
@@ -56,7 +62,7 @@ class Globs:
         for row, at in states:
             part = self._rows[row][at]
             if part is None:
-                if name[0] != ".":
+                if self._hidden or name[0] != ".":
                     below.add((row, at))
             elif at < len(self._rows[row]) - 1 and part(name):
                 below.add((row, at + 1))

@@ -76,9 +76,8 @@ def same(file: BufferedReader, stat: os.stat_result, cursor: Cursor) -> bool:
 
     A file shorter than the offset has no such bytes before it, so its size needs no look of its own.
     """
-    if (stat.st_ino, stat.st_dev) != (cursor.inode, cursor.device) and head(
-        file, cursor.offset
-    ) != cursor.head:
+    moved = (stat.st_ino, stat.st_dev) != (cursor.inode, cursor.device)
+    if moved and head(file, cursor.offset) != cursor.head:
         return False
     return before(file, cursor.offset) == cursor.before
 

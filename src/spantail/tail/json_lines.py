@@ -9,6 +9,7 @@ crash; a record that begins in the middle of a line because the one before it wa
 from __future__ import annotations
 
 import json
+import re
 from math import isfinite
 from typing import Any, Final, Literal
 
@@ -23,6 +24,9 @@ REFUSED: Final = (ValueError, RecursionError)
 _BOM: Final = b"\xef\xbb\xbf"
 _ATTEMPTS: Final = 16
 """New beginnings tried in one line, so that a line of rubbish costs no more than a few readings."""
+
+
+_blank: Final[Any] = re.compile(r"[ \t\r\n]*").match
 
 
 def _finite(text: str) -> float | None:
@@ -54,7 +58,7 @@ class LineDecoder:
         reason: Reason | None = None
         at = 3 if line.startswith(_BOM) else 0
         for _ in range(_ATTEMPTS):
-            at = _next(text, at)
+            at = _blank(text, at).end()
             if at == len(text):
                 break
             try:
@@ -93,9 +97,3 @@ class LineDecoder:
             return "depth"
         except ValueError:
             return "type"
-
-
-def _next(text: str, at: int) -> int:
-    while at < len(text) and text[at] in " \t\r\n":
-        at += 1
-    return at

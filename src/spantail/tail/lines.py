@@ -64,6 +64,10 @@ class Notices(Protocol):
         """It is there and cannot be opened or read; tried again at every look, said once."""
         ...
 
+    def readable(self, path: str) -> None:
+        """After `unreadable`: it works again."""
+        ...
+
     def gone(self, agent: str, path: str) -> None: ...
 
     def restarted(self, agent: str, path: str) -> None:
@@ -108,11 +112,7 @@ class LineTail:
         self.gone = False
         at = self._at
         return (
-            self._more
-            or self._failed != 0
-            or stat.st_size != at.size
-            or stat.st_mtime_ns != at.mtime
-            or stat.st_ino != at.inode
+            self._more or stat.st_size != at.size or stat.st_mtime_ns != at.mtime or stat.st_ino != at.inode
         )
 
     def read(self, budget: int, arrival: int, *, final: bool = False) -> Batch:
@@ -123,6 +123,8 @@ class LineTail:
         except (OSError, EOFError) as error:
             self._cannot(error)
             return Batch([])
+        if self._failed:
+            self._notices.readable(self.source.path)
         self.gone = False
         self._failed = 0
         self._more = batch.more
@@ -152,12 +154,11 @@ class LineTail:
         file.seek(at.offset)
         offset, skipping = self._take(file, at, budget, arrival, final, batch)
         batch.bytes += offset - at.offset
-        known = at.inode == stat.st_ino and at.device == stat.st_dev
         self._at = Cursor(
             device=stat.st_dev,
             inode=stat.st_ino,
             offset=offset,
-            head=at.head if known and at.offset >= identity.SAMPLE else identity.head(file, offset),
+            head=at.head if at.offset >= identity.SAMPLE else identity.head(file, offset),
             before=at.before if offset == at.offset else identity.before(file, offset),
             size=stat.st_size,
             mtime=stat.st_mtime_ns,

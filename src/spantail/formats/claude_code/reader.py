@@ -9,6 +9,8 @@ with a stop_reason counts as a whole, lines without one only raise it (`Replied.
 begins at a line that a person (or the SDK) wrote; the newer the version, the more fields say so:
 turnOrigin, then origin.kind, then promptSource, then the text's first characters. Times of tools
 are those of the lines, and hold permission waits and hooks.
+
+Longer than 400 lines: its versions differ in many small ways, and each is a few lines.
 """
 
 from __future__ import annotations

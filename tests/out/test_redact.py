@@ -1,0 +1,228 @@
+"""Secrets never leave; ordinary text does; and no text takes long."""
+
+import json
+import string
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from spantail.out.redact import REDACTED, redact
+
+LETTERS = "aB3dE5gH7jK9mN1pQ2sT4vW6xY8z"
+HEX = "0123456789abcdef" * 3
+
+SECRETS = {
+    "aws": "AKIA" + "IOSFODNN7EXAMPLE",
+    "aws temporary": "ASIA" + "IOSFODNN7EXAMPLE",
+    "google key": "AIza" + LETTERS + "ABCDEFG",
+    "google oauth": "ya29." + LETTERS,
+    "azure": "8Q~" + LETTERS + "ABCDEF",
+    "github": "ghp_" + LETTERS + "ABCDEFGH",
+    "github app": "ghs_" + LETTERS + "ABCDEFGH",
+    "github oauth": "gho_" + LETTERS + "ABCDEFGH",
+    "github fine": "github_pat_" + LETTERS + "_" + LETTERS,
+    "gitlab": "glpat-" + LETTERS[:20],
+    "slack": "xoxb-" + "123456789012-" + LETTERS,
+    "openai": "sk-proj-" + LETTERS,
+    "anthropic": "sk-ant-api03-" + LETTERS + "-AA",
+    "stripe": "sk_live_" + LETTERS,
+    "npm": "npm_" + LETTERS + "ABCDEFGH",
+    "pypi": "pypi-AgEIcHlwaS5vcmc" + LETTERS,
+    "jwt": "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0In0." + LETTERS,
+    "jwt cut off": "eyJhbGciOiJIUzI1NiJ9.eyJzdWI",
+    "hugging face": "hf_" + LETTERS + "ABCDEF",
+    "digital ocean": "dop_v1_" + HEX,
+}
+
+
+@pytest.mark.parametrize("name", SECRETS)
+@pytest.mark.parametrize(
+    "around", ["{}", "use {} now", "a\n{}\nb", "x={}", '"{}"', "({})", "{},", "--to={} -x"]
+)
+def test_tokens(name, around):
+    """A known kind of token is replaced wherever it stands, in text and in JSON text."""
+    secret = SECRETS[name]
+    text = around.format(secret)
+    for form in (text, json.dumps(text), json.dumps({"a": json.dumps({"b": text})})):
+        done = redact(form)
+        assert REDACTED in done
+        for part in (secret, secret[8:], secret[:-6]):
+            assert part not in done
+
+
+@pytest.mark.parametrize(
+    ("text", "done"),
+    [
+        ("Authorization: Bearer abc.def-123", "Authorization: [redacted]"),
+        ("curl -H 'authorization: Basic dXNlcjpwYXNz' u", "curl -H 'authorization: [redacted]' u"),
+        ("got Bearer abcd1234efgh from it", "got Bearer [redacted] from it"),
+        ("basic dXNlcjpwYXNzd29yZA==", "basic [redacted]"),
+        ("X-Api-Key: 12345", "X-Api-Key: [redacted]"),
+        ("https://user:hunter2@host/p", "https://user:[redacted]@host/p"),
+        ("postgres://u:p%40ss:w@h:5432/d", "postgres://u:[redacted]@h:5432/d"),
+        ("curl -u me:hunter2 https://h", "curl -u me:[redacted] https://h"),
+        ("https://h/b?sv=1&sig=abc%2F&x=1", "https://h/b?sv=1&sig=[redacted]&x=1"),
+        ("password=hunter2 next", "password=[redacted] next"),
+        ("DB_PASSWORD='two words' next", "DB_PASSWORD='[redacted]' next"),
+        ('{"password": "a \\" b", "x": 1}', '{"password": "[redacted]", "x": 1}'),
+        (
+            '{"a": "{\\"client_secret\\": \\"a b\\", \\"c\\": 1}"}',
+            '{"a": "{\\"client_secret\\": \\"[redacted]\\", \\"c\\": 1}"}',
+        ),
+        ("api_key: abc, other: 1", "api_key: [redacted], other: 1"),
+        ("token => 'abc'", "token => '[redacted]'"),
+        ("tool --api-token abc --x y", "tool --api-token [redacted] --x y"),
+        ('mysql --password "abc" -h h', 'mysql --password "[redacted]" -h h'),
+        ("aws_secret_access_key = wJalr/X+U", "aws_secret_access_key = [redacted]"),
+        ("AccountKey=abc+/==;Next=1", "AccountKey=[redacted];Next=1"),
+        ('secret: "never closed', 'secret: "[redacted]'),
+        ("password=ab(c|d)e end", "password=[redacted] end"),
+        ("PASSWORD\u0130=abc İpassword=abc", "PASSWORD\u0130=abc İpassword=[redacted]"),
+    ],
+)
+def test_pairs_and_headers(text, done):
+    """Keys whose name says that their value is secret, headers, and passwords in addresses."""
+    assert redact(text) == done
+
+
+KEY = "-----BEGIN RSA PRIVATE KEY-----\nMIIE\nabc=\n-----END RSA PRIVATE KEY-----"
+
+
+@pytest.mark.parametrize(
+    ("text", "done"),
+    [
+        (f"a {KEY} b {KEY} c", "a [redacted] b [redacted] c"),
+        ("a -----BEGIN PRIVATE KEY-----\\nMIIE", "a [redacted]"),
+        ("a -----BEGIN OPENSSH PRIVATE KEY-----\nb3Bl\n", "a [redacted]"),
+        ("-----BEGIN PGP PRIVATE KEY BLOCK-----\nx\n-----END PGP PRIVATE KEY BLOCK-----!", "[redacted]!"),
+        ("-----BEGIN CERTIFICATE-----\nMIIE", "-----BEGIN CERTIFICATE-----\nMIIE"),
+    ],
+)
+def test_private_keys(text, done):
+    """A key goes from BEGIN to END, or to the end of the text if it was cut off."""
+    assert redact(text) == done
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "cd /home/me/task-management-configuration && make -j4 # build it",
+        '{"input_tokens": 1500, "max_tokens": 8192, "tokenizer": "fast"}',
+        "Bearer authentication and basic auth are explained below",
+        "git clone ssh://git@github.com:22/me/repo.git && git log --author=me",
+        "for key in keys: print(key)",
+        "https://example.com:8443/a?b=c",
+        "the password is asked for; secrets are kept elsewhere",
+        "def token_count(words): return len(words)",
+        "rg 'npm_config_[a-z_]+' --glob '*.ts'",
+        "",
+    ],
+)
+def test_ordinary_text_stays(text):
+    """What is no secret can still be read."""
+    assert redact(text) == text
+
+
+FRAGMENTS = st.sampled_from(
+    [
+        *SECRETS.values(),
+        *(secret[: len(secret) // 2] for secret in SECRETS.values()),
+        "password=",
+        "token: ",
+        '"secret": "',
+        '\\"api_key\\": \\"',
+        "Bearer ",
+        "basic ",
+        "-u me:",
+        "--token ",
+        "://u:",
+        "@h/",
+        "-----BEGIN PRIVATE KEY-----",
+        "-----END PRIVATE KEY-----",
+        "?sig=",
+        REDACTED,
+        "[",
+        "]",
+        "\\",
+        "\\n",
+        '"',
+        "'",
+        " ",
+        "\n",
+        "=",
+        ":",
+        "a",
+        "Z9",
+        "İ",
+        "é",
+        "…",
+        "-",
+        "_",
+        ".",
+        "/",
+        "&",
+        ";",
+    ]
+)
+TEXTS = st.one_of(
+    st.lists(FRAGMENTS, max_size=12).map("".join),
+    st.text(max_size=80),
+    st.text(string.printable, max_size=80),
+)
+
+
+@settings(max_examples=1500, deadline=None)
+@given(TEXTS)
+def test_twice_is_once(text):
+    """Redacting what is redacted changes nothing."""
+    done = redact(text)
+    assert redact(done) == done
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.sampled_from(sorted(SECRETS)), TEXTS, TEXTS)
+def test_a_token_between_any_lines_is_found(name, before, after):
+    """Whatever stands in the lines around it."""
+    assert SECRETS[name] not in redact(f"{before}\n{SECRETS[name]}\n{after}").split("\n")
+
+
+@pytest.mark.parametrize(
+    "piece",
+    [
+        'password="',
+        "eyJ",
+        "sk-",
+        "-----BEGIN PRIVATE KEY-----",
+        "-----BEGIN ",
+        "a",
+        "://a:",
+        "token=",
+        "\\",
+        "bearer ",
+        "bearer a",
+        'token: \\"',
+        "AKIA",
+        "ghp_",
+        '"',
+        " --token ",
+        "-u a:",
+        "secret",
+        "1//0",
+        "\\n",
+        "://:",
+        "?sig=",
+        "1Q~",
+        "eyJaaaaaaaaaaaaa.",
+        'token=\\\\\\"a',
+        "api_key",
+        " ",
+        "'password'",
+        "http://" + "a" * 199 + ":" + "b" * 399,
+    ],
+)
+def test_a_megabyte_of_anything_ends(piece):
+    """No text makes the patterns go back and forth: this would not end in a lifetime."""
+    text = (piece * (1_000_000 // len(piece) + 1))[:1_000_000]
+    done = redact(text)
+    assert redact(done) == done

@@ -1,0 +1,95 @@
+"""Writes a recorded home again, as its agent did: line by line or in pieces, in the order of the lines' times."""
+
+from __future__ import annotations
+
+import random
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+from spantail.formats.times import iso_ns
+
+TIME = re.compile(rb'"(?:timestamp|time|start_time)":\s*"([0-9T:.Z+-]{19,35})"')
+
+UUID = re.compile(rb'"uuid":"([0-9a-f-]{36})"')
+
+Piece = tuple[int, Path, bytes]
+"""(time or 0, path relative to the home, bytes to append)"""
+
+
+def lines(home: Path) -> list[Piece]:
+    """All lines of all JSONL files, in the order in which they were written; other files come first, whole."""
+    whole: list[Piece] = []
+    timed: list[tuple[int, int, Path, bytes]] = []
+    forks = _forks(sorted(home.rglob("*.jsonl")))
+    for path in sorted(home.rglob("*")):
+        if not path.is_file():
+            continue
+        relative = path.relative_to(home)
+        if path.suffix != ".jsonl":
+            whole.append((0, relative, path.read_bytes()))
+            continue
+        last = 0
+        written = path.read_bytes().splitlines(keepends=True)
+        forked = forks.get(path, 0)
+        for number, line in enumerate(written):
+            found = TIME.search(line)
+            last = max(last, forked, iso_ns(found[1].decode()) if found else 0)
+            timed.append((last, number, relative, line))
+    timed.sort(key=lambda piece: (piece[0], piece[1]))
+    return whole + [(time, path, line) for time, _, path, line in timed]
+
+
+def _forks(paths: list[Path]) -> dict[Path, int]:
+    """A fork copies old lines when it begins: files that repeat another's lines, and their first own time."""
+    seen: dict[bytes, set[Path]] = {}
+    for path in paths:
+        for line in path.read_bytes().splitlines():
+            for key in UUID.findall(line):
+                seen.setdefault(key, set()).add(path)
+    found: dict[Path, int] = {}
+    own: dict[Path, int] = {}
+    for path in paths:
+        times = [
+            iso_ns(TIME.search(line)[1].decode())
+            for line in path.read_bytes().splitlines()
+            if UUID.search(line) and TIME.search(line) and len(seen[UUID.findall(line)[-1]]) == 1
+        ]
+        own[path] = min(times, default=0)
+    for sharers in seen.values():
+        original = min(sharers, key=lambda path: own[path])
+        for path in sharers - {original}:
+            found[path] = own[path]
+    return found
+
+
+def pieces(home: Path, seed: int) -> Iterator[Piece]:
+    """The same bytes, torn at random places: half lines, several lines at once."""
+    dice = random.Random(seed)
+    held: dict[Path, bytes] = {}
+    for time, path, line in lines(home):
+        for other in [other for other in held if other != path]:
+            # What another file is still owed was written before this line.
+            yield time, other, held.pop(other)
+        body = held.pop(path, b"") + line
+        cut = dice.randint(0, len(body)) if path.suffix == ".jsonl" else len(body)
+        if cut < len(body):
+            held[path] = body[cut:]
+        if cut:
+            yield time, path, body[:cut]
+    for path, body in held.items():
+        yield 0, path, body
+
+
+def append(home: Path, piece: Piece) -> Path:
+    path = home / piece[1]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("ab") as file:
+        file.write(piece[2])
+    return path
+
+
+def copied(case: Path, to: Path) -> Path:
+    shutil.copytree(case / "home", to)
+    return to
