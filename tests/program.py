@@ -11,6 +11,10 @@ from spantail.commands import run
 from spantail.config import Config
 
 
+LONG_AFTER = 1_893_456_000 * 10**9
+"""A time at which every recorded session has long been silent."""
+
+
 def configured(home: Path, state: Path, **settings) -> Config:
     defaults = {
         "homes": (str(home),),
@@ -32,6 +36,6 @@ def once(home: Path, state: Path, receiver: Receiver | None, monkeypatch, **sett
             monkeypatch.setenv(key, value)
     state.mkdir(parents=True, exist_ok=True)
     config = configured(home, state, **settings)
-    status = run.main(config, os.environ)
+    status = run.main(config, os.environ, clock=lambda: LONG_AFTER, strict=True)
     assert status == 0
     return (receiver.spans if receiver is not None else []), (state / "page.prom").read_text()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import re
 import shutil
@@ -91,5 +92,10 @@ def append(home: Path, piece: Piece) -> Path:
 
 
 def copied(case: Path, to: Path) -> Path:
+    """The recorded home with the times of last change that its files had: a checkout has lost them."""
     shutil.copytree(case / "home", to)
+    for path in to.rglob("*.jsonl"):
+        times = [iso_ns(found.decode()) for found in TIME.findall(path.read_bytes())]
+        if times:
+            os.utime(path, ns=(max(times), max(times)))
     return to

@@ -141,6 +141,7 @@ def test_formats_as_markdown():
     assert lines[0].startswith("| agent | where its files are | storage | versions | tokens | tool times |")
     assert lines[1] == "|" + "---|" * 10
     assert r"yes \| no" in lines[2]
+    assert "| `~/.some/x` (`$SOME_HOME/x`) |" in lines[2]
     assert len(lines) == 4
 
 

@@ -59,7 +59,8 @@ def followed(case, tmp_path, receiver, monkeypatch, pieces) -> tuple[list[Span],
 def test_followed_live_as_read_whole(case, how, tmp_path, monkeypatch):
     """Line by line and in random pieces: the same spans with the same content, the same totals."""
     with Receiver("http") as receiver:
-        whole, page = once(case / "home", tmp_path / "whole", receiver, monkeypatch)
+        home = replay.copied(case, tmp_path / "recorded")
+        whole, page = once(home, tmp_path / "whole", receiver, monkeypatch)
     written = replay.lines(case / "home") if how == "lines" else replay.pieces(case / "home", seed=7)
     with Receiver("http") as receiver:
         live, live_page = followed(case, tmp_path, receiver, monkeypatch, written)

@@ -169,9 +169,10 @@ def _tool(span: Span, tool: dict[str, Any], at: dict[tuple[str, str], Span]) -> 
         if not tool["min_ms"] <= milliseconds <= tool["max_ms"]:
             said.append(f"tool {id_}: {milliseconds:.0f} ms, not in {tool['min_ms']}..{tool['max_ms']}")
     inside = False
-    above = span
-    while above.parent and (above := at.get((above.trace_id, above.parent), above)) and above.parent:
+    above = at.get((span.trace_id, span.parent))
+    while above is not None and above.parent:
         inside |= above.attrs.get("gen_ai.operation.name") == "invoke_agent"
+        above = at.get((above.trace_id, above.parent))
     if tool.get("in_subagent") is not None and inside != tool["in_subagent"]:
         said.append(f"tool {id_}: in a subagent: {inside}")
     return said
@@ -219,7 +220,7 @@ def _metrics(spans: list[Span], page: str, expect: dict[str, Any]) -> list[str]:
     )
     if +calls != +drawn:
         said.append(f"metric tool calls: {dict(+calls)} for {dict(drawn)}")
-    if expect.get("cost_usd") is not None:
+    if expect["exact"] and expect.get("cost_usd") is not None:
         cost = sum(value for _, value in metrics["coding_agent_cost_usd_total"])
         if abs(cost - expect["cost_usd"]) > 1e-6:
             said.append(f"metric cost: {cost} for {expect['cost_usd']}")

@@ -90,7 +90,7 @@ class Notices:
             self._say(
                 "warning",
                 "bad_record",
-                f"a record {words}; others like it in this file are only counted: {clean(path)} at byte {offset}",
+                f"a record {words}; others like it in this file are only counted: {clean(path)} at {offset}",
                 agent=agent,
                 path=path,
                 offset=offset,
@@ -101,7 +101,7 @@ class Notices:
         """One longer than limits.record_bytes; it was never held in memory."""
         self._add(RECORDS, (agent, "oversized"), 1)
         if self._first("skipped_record", path):
-            words = f"a record of {size} bytes is too long and was skipped: {clean(path)} at byte {offset}"
+            words = f"a record of {size} bytes is too long and was skipped: {clean(path)} at {offset}"
             self._say("warning", "skipped_record", words, agent=agent, path=path, offset=offset, size=size)
 
     def newer_schema(self, agent: str, path: str, version: str) -> None:

@@ -34,16 +34,18 @@ def main(shape: str = "text", table: Sequence[Format] | None = None, out: TextIO
 
         table = TABLE
     render = {"text": as_text, "markdown": as_markdown, "json": as_json}[shape]
-    (out or sys.stdout).write(render([cells(row) for row in table]))
+    # between backticks a tilde strikes nothing out and a dollar begins no formula
+    quote = "`" if shape == "markdown" else ""
+    (out or sys.stdout).write(render([cells(row, quote) for row in table]))
     return 0
 
 
-def cells(row: Format) -> dict[str, str]:
+def cells(row: Format, quote: str = "") -> dict[str, str]:
     """One row of the table, column by column."""
     storages = dict.fromkeys(files.storage for files in row.files)  # in their order, each once
     return {
         "agent": row.agent,
-        "where": ", ".join(place(root) for root in row.roots),
+        "where": ", ".join(place(root, quote) for root in row.roots),
         "storage": ", ".join(storages),
         "versions": row.versions,
         "tokens": row.gives.tokens,
@@ -55,15 +57,16 @@ def cells(row: Format) -> dict[str, str]:
     }
 
 
-def place(root: Root) -> str:
+def place(root: Root, quote: str = "") -> str:
     """A folder as a user writes it: `~/.x/y ($X_HOME/y)`."""
     other = root.env or root.xdg
     if not other:
-        return f"~/{root.path}"
+        return f"{quote}~/{root.path}{quote}"
     # XDG_DATA_HOME stands for `.local/share`, XDG_CONFIG_HOME for `.config`: what comes after stays
     depth = 2 if root.path.startswith(".local/") else 1
     below = root.below if root.env else "/".join(root.path.split("/")[depth:])
-    return f"~/{root.path} (${other}{'/' + below if below else ''})"
+    moved = f"${other}{'/' + below if below else ''}"
+    return f"{quote}~/{root.path}{quote} ({quote}{moved}{quote})"
 
 
 def as_text(rows: Sequence[dict[str, str]]) -> str:

@@ -52,7 +52,13 @@ PROGRESS_SECONDS = 30.0
 """--once gives up when the backend has taken nothing for so long."""
 
 
-def main(config: Config, environ: Mapping[str, str] | None = None) -> int:
+def main(
+    config: Config,
+    environ: Mapping[str, str] | None = None,
+    clock: Callable[[], int] = time.time_ns,
+    *,
+    strict: bool = False,
+) -> int:
     environ = os.environ if environ is None else environ
     try:
         store = Store(Path(config.state), clock=time.time())
@@ -63,7 +69,7 @@ def main(config: Config, environ: Mapping[str, str] | None = None) -> int:
         _complain(f"cannot use the state directory {config.state}: {error.strerror or error} (see --state)")
         return FAILED
     try:
-        return Run(config, environ, store).go()
+        return Run(config, environ, store, clock=clock, strict=strict).go()
     except _SettingError as error:
         _complain(str(error))
         return BAD_SETTING

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from spantail.formats import claude_code, clido, generic
+from spantail.formats import claude_code, clido, cline, generic, opencode
 from spantail.formats.row import Format
 
-TABLE: tuple[Format, ...] = (claude_code.FORMAT, clido.FORMAT, generic.FORMAT)
+TABLE: tuple[Format, ...] = (claude_code.FORMAT, clido.FORMAT, cline.FORMAT, generic.FORMAT, opencode.FORMAT)

@@ -17,6 +17,8 @@ from msgspec import Struct
 OPEN: Final = 256
 """How many open rows per query are looked at again; beyond that the oldest are given up."""
 ANCHORS: Final = 12
+UNFINISHED: Final = -1
+"""A size that no file has: there is more to read, also for whoever takes up a stored cursor."""
 
 
 class Anchor(Struct, array_like=True, gc=False):
@@ -33,13 +35,14 @@ class Mark(Struct, array_like=True):
     top: dict[str, bytes] = {}
     """For marks other than rowid: digests of the rows that have the highest value."""
 
-    def move(self, rowid: int, key: str) -> None:
-        self.at = rowid
-        if not key or (self.anchors and self.anchors[-1].rowid >= rowid):
-            return
-        self.anchors.append(Anchor(rowid, key))
-        if len(self.anchors) > ANCHORS:
-            self._thin(rowid)
+    def remember(self, passed: list[tuple[int, str]]) -> None:
+        """The rows of one read, in their order: the last, the one before it, and ever farther back."""
+        back = [0, *(1 << n for n in range(len(passed).bit_length()))]
+        for rowid, key in (passed[-1 - n] for n in reversed(back) if n < len(passed)):
+            if key and (not self.anchors or self.anchors[-1].rowid < rowid):
+                self.anchors.append(Anchor(rowid, key))
+                if len(self.anchors) > ANCHORS:
+                    self._thin(rowid)
 
     def _thin(self, top: int) -> None:
         """Leaves out the anchor whose neighbours are closest to each other for their distance from the top."""

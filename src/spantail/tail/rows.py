@@ -4,16 +4,11 @@ The illusion kept for the loop: a database is a source like any other, that give
 time. Nothing is ever written to it and the agent never waits for us. One read, step by step:
 
 1. The signature is taken first, so that what is written during the read is noticed at the next look.
-2. The database is opened `mode=ro` (never `immutable`, which would not see the write-ahead log, where all rows
-   may be) and the tables and columns are probed when the schema changed; the format answers with its plan.
+2. The tables and columns are probed when they changed, and the format answers with its plan (`database`).
 3. One short read transaction. Is it the database of the cursor? If another file has taken its name, and none of
    the rows remembered are in it, the batch says `restarted` and everything is read.
 4. For each query: the open rows once more, then the rows behind the mark, until the budget is used up.
 5. The mark moves with every row, so a read that fails in the middle keeps what it has.
-
-The connection is kept while the database is busy, because `data_version` then tells in microseconds whether
-anything was committed, even where a log that is written over from its beginning keeps its size and time. After
-a quiet while it is closed: a connection of ours must not keep the agent from tidying up its log.
 
 What can go wrong is named once and tried again: at every look for what passes by itself (locked, no -shm yet),
 at the next change for what does not (damaged, not a database).
@@ -22,34 +17,17 @@ at the next change for what does not (damaged, not a database).
 from __future__ import annotations
 
 import contextlib
-import os
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from hashlib import blake2b
-from typing import Any, Final, Protocol
-from urllib.parse import quote
+from typing import Any, Protocol
 
-from spantail.formats.queries import Columns, Parts, Plan, Query, Row, Values
+from spantail.formats.queries import Parts, Query, Row, Values
 from spantail.model import Record
 from spantail.tail import row_cursor
-from spantail.tail.row_cursor import OPEN, Cursor, Mark, Seen, Signature
+from spantail.tail.database import Database, trouble
+from spantail.tail.row_cursor import OPEN, UNFINISHED, Cursor, Mark, Seen, Signature
 from spantail.tail.source import Batch, Source
-
-_PATIENCE: Final = 0.05
-"""Seconds to wait for a lock. Writers of a write-ahead log do not lock readers out, so this is for others."""
-_QUIET: Final = 40
-"""Looks without a change after which the connection is closed."""
-_LASTING: Final = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR})
-_WORDS: Final = {
-    sqlite3.SQLITE_BUSY: "the database is locked",
-    sqlite3.SQLITE_LOCKED: "the database is locked",
-    sqlite3.SQLITE_CORRUPT: "the database is damaged",
-    sqlite3.SQLITE_NOTADB: "it is not a SQLite database",
-    sqlite3.SQLITE_CANTOPEN: "the database cannot be opened (on a read-only mount it needs its -shm file)",
-    sqlite3.SQLITE_READONLY: "the database cannot be opened read-only before its agent has opened it",
-    sqlite3.SQLITE_ERROR: "its tables are not as expected",
-    sqlite3.SQLITE_IOERR: "it cannot be read from the disk",
-}
 
 
 class Limits(Protocol):
@@ -79,16 +57,10 @@ class RowsTail:
         self.source = source
         self.gone = False
         """The database was not there at the last look."""
-        self._queries: Callable[[Columns], Plan] = source.files.queries
+        self._database = Database(source.path, source.files.queries)
         self._notices = notices
         self._limit = limits.record_bytes
         self._at = row_cursor.decode(cursor)
-        self._connection: sqlite3.Connection | None = None
-        self._opened: tuple[int, int] = (0, 0)
-        self._version = -1
-        self._schema = -1
-        self._plan: Plan = ()
-        self._quiet = 0
         self._more = False
         self._failed = ""
         self._failed_at: Signature | None = None
@@ -105,19 +77,7 @@ class RowsTail:
         self.gone = False
         if self._failed:
             return now != self._failed_at
-        if self._more or now != self._at.seen:
-            return True
-        if self._connection is None:
-            return False
-        try:
-            if self._pragma(self._connection, "data_version") != self._version:
-                return True
-        except sqlite3.Error:
-            return True
-        self._quiet += 1
-        if self._quiet > _QUIET:
-            self.close()
-        return False
+        return self._more or now != self._at.seen or self._database.committed()
 
     def read(self, budget: int, arrival: int) -> Batch:
         batch = Batch([])
@@ -128,7 +88,7 @@ class RowsTail:
             self._cannot_stat(error)
             return batch
         try:
-            connection = self._connect(now)
+            connection = self._database.open(now[:2])
             connection.execute("BEGIN")
             try:
                 self._take(connection, now, budget, arrival, batch)
@@ -137,67 +97,34 @@ class RowsTail:
                     connection.execute("ROLLBACK")
         except sqlite3.Error as error:
             self._cannot(error, now)
+            if batch.records:
+                self._at.seen = now._replace(size=UNFINISHED)
             return batch
         self.gone, self._failed, self._failed_at = False, "", None
-        self._quiet = 0
         self._more = batch.more
-        self._at.seen = now
+        self._at.seen = now._replace(size=UNFINISHED) if batch.more else now
         return batch
 
     def cursor(self) -> bytes:
         return row_cursor.encode(self._at)
 
     def close(self) -> None:
-        if self._connection is not None:
-            self._connection.close()
-        self._connection = None
-        self._version = self._schema = -1
-
-    # ------------------------------------------------------------------------- the connection
-
-    def _connect(self, now: Signature) -> sqlite3.Connection:
-        if self._connection is not None and self._opened != now[:2]:
-            self.close()
-        if self._connection is None:
-            # A name may hold any byte; in a URI all but the plainest stand as %xx.
-            uri = f"file:{quote(os.fsencode(self.source.path))}?mode=ro"
-            self._connection = sqlite3.connect(
-                uri, uri=True, timeout=_PATIENCE, isolation_level=None, check_same_thread=False
-            )
-            self._connection.text_factory = _text
-            self._opened = now[:2]
-        self._version = self._pragma(self._connection, "data_version")
-        return self._connection
-
-    @staticmethod
-    def _pragma(connection: sqlite3.Connection, name: str) -> int:
-        return int(connection.execute(f"PRAGMA {name}").fetchone()[0])
-
-    def _probe(self, connection: sqlite3.Connection) -> None:
-        schema = self._pragma(connection, "schema_version")
-        if schema == self._schema:
-            return
-        tables: dict[str, set[str]] = {}
-        for table, column in connection.execute(
-            "SELECT m.name, c.name FROM sqlite_schema m JOIN pragma_table_info(m.name) c WHERE m.type = 'table'"
-        ):
-            tables.setdefault(table, set()).add(column)
-        self._plan = self._queries({table: frozenset(names) for table, names in tables.items()})
-        self._schema = schema
+        self._database.close()
 
     # -------------------------------------------------------------------------------- reading
 
     def _take(
         self, connection: sqlite3.Connection, now: Signature, budget: int, arrival: int, batch: Batch
     ) -> None:
-        self._probe(connection)
+        plan = self._database.plan(connection)
         seen = self._at.seen
-        found = [self._anchored(connection, query) for query in self._plan]
-        if seen is not None and seen[:2] != now[:2] and self._at.marks and not any(found):
+        found = [self._anchored(connection, query) for query in plan]
+        taken = any(mark.at is not None for mark in self._at.marks.values())
+        if seen is not None and seen[:2] != now[:2] and taken and not any(found):
             self._notices.restarted(self.source.format.agent, self.source.path)
             batch.restarted = True
             self._at = Cursor()
-        for query in self._plan:
+        for query in plan:
             if query.open is not None:
                 self._look_again(connection, query, arrival, batch)
             rows = self._rows if query.mark == "rowid" else self._marked
@@ -241,18 +168,22 @@ class RowsTail:
         where = f"rowid > ? AND ({query.where})" if query.where else "rowid > ?"
         rows = connection.execute(f"{_select(query)} WHERE {where} ORDER BY rowid", (mark.at or 0,))
         handed = len(batch.records)
-        for rowid, key, *values in rows:
-            # At least one, whatever the open rows used up.
-            if batch.bytes >= budget and len(batch.records) > handed:
-                return False
-            self._new(connection, query, rowid, Row(key or "", tuple(values)), arrival, batch)
-            mark.move(rowid, key or "")
+        try:
+            for rowid, key, *values in rows:
+                # At least one, whatever the open rows used up.
+                if batch.bytes >= budget and len(batch.records) > handed:
+                    return False
+                self._new(connection, query, rowid, Row(key or "", tuple(values)), arrival, batch)
+                mark.at = rowid
+        finally:
+            mark.remember([(record.position, record.body.key) for record in batch.records[handed:]])
         # What the condition left out is not to be looked at again.
         top = connection.execute(
             f"SELECT rowid, {query.key or 'NULL'} FROM {query.table} ORDER BY rowid DESC LIMIT 1"  # noqa: S608
         ).fetchone()
         if top is not None and top[0] > (mark.at or 0):
-            mark.move(top[0], top[1] or "")
+            mark.at = top[0]
+            mark.remember([(top[0], top[1] or "")])
         return True
 
     def _marked(
@@ -378,20 +309,15 @@ class RowsTail:
             self._say(error.strerror or "it cannot be looked at")
 
     def _cannot(self, error: sqlite3.Error, now: Signature) -> None:
-        """The text of SQLite's error may name what is in the database, so it is not repeated."""
         self.close()
-        code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
-        self._failed_at = now if code in _LASTING else None
-        self._say(_WORDS.get(code, "the database cannot be read"))
+        reason, lasting = trouble(error)
+        self._failed_at = now if lasting else None
+        self._say(reason)
 
     def _say(self, reason: str) -> None:
         if reason != self._failed:
             self._failed = reason
             self._notices.unreadable(self.source.format.agent, self.source.path, reason)
-
-
-def _text(stored: bytes) -> str:
-    return stored.decode("utf-8", "replace")
 
 
 def _select(query: Query) -> str:
