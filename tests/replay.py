@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from spantail.formats.times import iso_ns
+from spantail.model import SECOND
 
 TIME = re.compile(rb'"(?:timestamp|time|start_time)":\s*"([0-9T:.Z+-]{19,35})"')
 
@@ -68,19 +69,19 @@ def _forks(paths: list[Path]) -> dict[Path, int]:
 def pieces(home: Path, seed: int) -> Iterator[Piece]:
     """The same bytes, torn at random places: half lines, several lines at once."""
     dice = random.Random(seed)
-    held: dict[Path, bytes] = {}
+    held: tuple[int, Path, bytes] | None = None
     for time, path, line in lines(home):
-        for other in [other for other in held if other != path]:
-            # What another file is still owed was written before this line.
-            yield time, other, held.pop(other)
-        body = held.pop(path, b"") + line
+        if held is not None and (held[1] != path or time - held[0] > SECOND):
+            # What is still owed was written long before this line.
+            yield held
+            held = None
+        body = (held[2] if held is not None else b"") + line
         cut = dice.randint(0, len(body)) if path.suffix == ".jsonl" else len(body)
-        if cut < len(body):
-            held[path] = body[cut:]
+        held = (time, path, body[cut:]) if cut < len(body) else None
         if cut:
             yield time, path, body[:cut]
-    for path, body in held.items():
-        yield 0, path, body
+    if held is not None:
+        yield held
 
 
 def append(home: Path, piece: Piece) -> Path:

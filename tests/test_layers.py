@@ -36,7 +36,9 @@ def imports(path: Path) -> set[str]:
 @pytest.mark.parametrize("room", sorted(ALLOWED))
 def test_a_room_imports_only_what_comes_before_it(room):
     """Formats, session and the span encoder know nothing but the model; nothing reaches back."""
-    paths = [SOURCE / f"{room}.py"] if (SOURCE / f"{room}.py").exists() else sorted((SOURCE / room).rglob("*.py"))
+    paths = (
+        [SOURCE / f"{room}.py"] if (SOURCE / f"{room}.py").exists() else sorted((SOURCE / room).rglob("*.py"))
+    )
     assert paths
     for path in paths:
         assert imports(path) <= ALLOWED[room], path.name

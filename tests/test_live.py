@@ -11,11 +11,14 @@ from program import configured, once
 from receiver import Receiver, Span
 
 from spantail.commands.run import Run
+from spantail.formats import TABLE
 from spantail.model import SECOND
 from spantail.state.store import Store
 from spantail.tail.wake import HandWaker
 
-LINES = [case for case in truth.cases() if any(case.rglob("*.jsonl"))]
+ONLY_LINES = tuple(row.agent for row in TABLE if {f.storage for f in row.files if f.main} == {"lines"})
+LINES = [case for case in truth.cases() if case.parent.name.startswith(ONLY_LINES)]
+"""Documents and databases are written in their own ways: tests/formats/ has that for them."""
 NO_TIMES = ("clido",)
 """Agents whose lines have no times: what was seen live is dated by its arrival."""
 
@@ -33,7 +36,8 @@ def followed(case, tmp_path, receiver, monkeypatch, pieces) -> tuple[list[Span],
     for key, value in receiver.environ().items():
         monkeypatch.setenv(key, value)
     home, state = tmp_path / "home", tmp_path / "live"
-    home.mkdir()
+    for folder in [case / "home", *(path for path in (case / "home").rglob("*") if path.is_dir())]:
+        (home / folder.relative_to(case / "home")).mkdir(parents=True)
     now = [min((time for time, _, _ in replay.lines(case / "home") if time), default=SECOND)]
     waker = HandWaker()
     store = Store(state)

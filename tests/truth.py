@@ -119,7 +119,11 @@ def _tokens(spans: list[Span], chats: list[Span], expect: dict[str, Any]) -> lis
             for kind, wanted in kinds.items():
                 if wanted is not None and by_model[model][kind] != wanted:
                     said.append(f"{model} {kind}: {by_model[model][kind]} for {wanted}")
-        said += [f"model invented: {m}" for m in by_model if m not in expect["by_model"] and sum(by_model[m].values())]
+        said += [
+            f"model invented: {m}"
+            for m in by_model
+            if m not in expect["by_model"] and sum(by_model[m].values())
+        ]
     return said
 
 

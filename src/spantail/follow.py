@@ -40,7 +40,9 @@ COMMIT_BYTES = 16 << 20
 COMMIT_SPANS = 4000
 BATCH_SPANS = 400
 """Spans in one row of the outbox."""
-PASS_SECONDS = 2.0
+ROOT_SECONDS = 2.0
+"""How often it is looked whether an agent's folder has appeared."""
+PASS_SECONDS = 10.0
 """How often the size of everything followed is looked at, for what events miss."""
 SCAN_SECONDS = 30.0
 REST = 60 * SECOND
@@ -87,31 +89,24 @@ class Follow:
         self._turns: list[Turn] = []
         self._poked = False
         self._notes: dict[str, str] = {}
-        self._passed = self._scanned = self._tidied = parts.clock()
+        self._rooted = self._passed = self._scanned = self._tidied = parts.clock()
 
     # -------------------------------------------------------------------------------- doors
 
     def backlog(self, *, final: bool = False) -> None:
         """Everything there is at the start, the oldest sessions first."""
         parts = self.parts
-        sources = parts.finder.scan()
+        # Watching begins before the scan: what is made in between is found by one of the two.
         parts.waker.watch(parts.finder.roots()[0])
-        units = parts.finder.backlog(sources)
-        todo = sum(map(_size, sources))
-        done = 0
-        for unit in units:
-            touched = False
-            for source in unit:
-                followed = parts.sources.get(source)
-                if followed is None:
-                    continue
-                touched |= self._read(followed, arrival=0, final=final)
-                done += _size(source)
-                if self.stopping:
-                    return
-            if touched:
-                self._settle(unit)
-                parts.progress(done, todo)
+        sources = parts.finder.scan()
+        parts.groups.wake(sources)
+        # What was read before goes on from its cursor, and is not opened if nothing was added.
+        known = [source for source in sources if parts.sources.knows(source)]
+        late = [s for s in known if (at := parts.sources.get(s)) is not None and at.tail.changed()]
+        self._take(late, arrival=0)
+        self._take_new([s for s in sources if not parts.sources.has(s)], arrival=0, final=final)
+        if self.stopping:
+            return
         parts.groups.settle(parts.clock())
         self._note("backlog", "done")
         self.commit()
@@ -157,8 +152,8 @@ class Follow:
             self.backlog_done = True
             parts.committed()
         self._look(changed)
-        if now - self._passed > PASS_SECONDS * SECOND or now < self._passed:
-            self._passed = now
+        if now - self._rooted > ROOT_SECONDS * SECOND or now < self._rooted:
+            self._rooted = now
             self._pass(now)
         if now - self._tidied > TIDY_SECONDS * SECOND:
             self._tidied = now
@@ -170,7 +165,7 @@ class Follow:
     def _patience(self) -> float:
         """How long to wait for changes: until the clock itself has something to settle."""
         now = self.parts.clock()
-        seconds = PASS_SECONDS
+        seconds = ROOT_SECONDS
         deadline = self.parts.groups.deadline()
         if deadline:
             seconds = min(seconds, max(0.0, (deadline - now) / SECOND + 0.001))
@@ -195,19 +190,40 @@ class Follow:
         parts = self.parts
         roots, _ = parts.finder.roots()
         fresh = parts.waker.watch(roots)
+        if not (fresh or everything or now - self._passed > PASS_SECONDS * SECOND or now < self._passed):
+            return
+        self._passed = now
         if fresh or everything or now - self._scanned > SCAN_SECONDS * SECOND:
             self._scanned = now
             found = parts.finder.scan()
             parts.sources.keep({source.path for source in found})
-            self._take([source for source in found if not parts.sources.has(source)])
+            self._take_new([source for source in found if not parts.sources.has(source)], arrival=now)
         late = [followed for followed in parts.sources.all() if followed.tail.changed()]
         self._take([followed.source for followed in late])
         for followed in parts.sources.unfinished(now - REST):
             self._read(followed, arrival=now, final=True)
 
-    def _take(self, sources: Iterable[Source]) -> None:
+    def _take_new(self, sources: Sequence[Source], *, arrival: int, final: bool = False) -> None:
+        """Files that were not followed yet, the oldest sessions first and each session whole, so
+        that an original comes before its fork and a subagent's calls find their turn."""
+        parts = self.parts
+        todo, done = sum(map(_size, sources)), 0
+        for unit in parts.finder.backlog(sources):
+            touched = False
+            for source in unit:
+                followed = parts.sources.get(source)
+                if followed is not None:
+                    touched |= self._read(followed, arrival=arrival, final=final)
+                    done += _size(source)
+                if self.stopping:
+                    return
+            if touched:
+                self._settle(unit)
+                parts.progress(done, todo)
+
+    def _take(self, sources: Iterable[Source], arrival: int | None = None) -> None:
         """In one wake companions are read before main files, and those before the others."""
-        now = self.parts.clock()
+        now = self.parts.clock() if arrival is None else arrival
         for source in sorted(sources, key=_rank):
             followed = self.parts.sources.get(source)
             if followed is not None:
@@ -287,6 +303,7 @@ class Follow:
 
     def _gather(self, now: int) -> Changes:
         parts = self.parts
+        parts.notices.drain()
         changes = Changes(meta={"last_commit": str(now), **self._notes})
         self._notes = {}
         outcomes = parts.groups.gather(changes, now)

@@ -21,7 +21,7 @@ class Followed:
         self.tail = tail
         self.reader = reader
         self.read_at = 0
-        self.takes_rest = source.files.storage in ("lines", "text")
+        self.takes_rest = source.files.storage != "rows"
         self.finished = False
 
     def read(self, budget: int, arrival: int, *, final: bool = False) -> Batch:
@@ -51,6 +51,10 @@ class Sources:
 
     def __len__(self) -> int:
         return len(self._followed) + len(self._resting)
+
+    def knows(self, source: Source) -> bool:
+        """Whether it was read in an earlier run, under this name."""
+        return source.path in self._stored
 
     def has(self, source: Source) -> bool:
         return source.path in self._followed or source.path in self._resting

@@ -61,15 +61,15 @@ class Groups:
         sessions = Sessions(context, self._rules, ledger, self._price, self._project, load)
         if memory is not None:
             sessions.slugs = msgspec.msgpack.decode(memory, type=dict[str, tuple[bytes, bytes]])
-        for session, shape, blob in self._store.works(id_):
+        for _, shape, blob in self._store.works(id_):
             work = _decoded(shape, blob)
             if work is not None and not work.at_rest():
-                sessions.works[session] = work
+                sessions.restore(work)
         return Group(id_, sessions, ledger)
 
     def wake(self, sources: list[Source]) -> None:
         """Open work of the groups there are goes on, even if none of their files changes."""
-        for source in sources:
+        for source in {source.group: source for source in sources}.values():
             self.of(source)
 
     def settle(self, now: int) -> None:

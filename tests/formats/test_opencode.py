@@ -594,7 +594,8 @@ def test_a_database_that_lived_through_versions(tmp_path):
     shutil.copytree(FIXTURES / "opencode/tools-a" / home, tmp_path / "db")
     path = tmp_path / "db/opencode.db"
     connection = sqlite3.connect(path)
-    connection.execute("ATTACH ? AS old", (str(FIXTURES / "opencode/multi-a" / home / "opencode.db"),))
+    shutil.copytree(FIXTURES / "opencode/multi-a" / home, tmp_path / "old")
+    connection.execute("ATTACH ? AS old", (str(tmp_path / "old/opencode.db"),))
     for table in ("project", "session", "message", "part"):
         connection.execute(f"INSERT OR IGNORE INTO {table} SELECT * FROM old.{table}")
     # Continued by a newer version: the last of its events are there, its creation is not.

@@ -2,7 +2,17 @@
 
 from __future__ import annotations
 
-from spantail.formats import claude_code, clido, cline, generic, opencode
+from spantail.formats import claude_code, clido, cline, codex, gemini_cli, generic, goose, opencode, pi
 from spantail.formats.row import Format
 
-TABLE: tuple[Format, ...] = (claude_code.FORMAT, clido.FORMAT, cline.FORMAT, generic.FORMAT, opencode.FORMAT)
+TABLE: tuple[Format, ...] = (
+    claude_code.FORMAT,
+    clido.FORMAT,
+    cline.FORMAT,
+    codex.FORMAT,
+    gemini_cli.FORMAT,
+    generic.FORMAT,
+    goose.FORMAT,
+    opencode.FORMAT,
+    pi.FORMAT,
+)

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
+LATEST = 1 << 62
+"""A time beyond this (the year 2116) is no time; it would not fit into what stores it."""
+
 
 def iso_ns(text: str) -> int:
     """ISO 8601 with `Z`, an offset or none (then UTC); milli- or microseconds."""
@@ -11,7 +14,7 @@ def iso_ns(text: str) -> int:
         moment = datetime.fromisoformat(text)
         if moment.tzinfo is None:
             moment = moment.replace(tzinfo=UTC)
-        return max(0, round(moment.timestamp() * 1e6) * 1000)
+        return min(max(0, round(moment.timestamp() * 1e6) * 1000), LATEST)
     except (ValueError, OverflowError, OSError):
         return 0
 

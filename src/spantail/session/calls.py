@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from msgspec import Raw
+
 from spantail.model import Called, Measured, Noted, Replied, Returned, SpanEvent, Usage
 from spantail.session.ids import input_digest, ledger_id
 from spantail.session.settle import Ledger, Rules, Settler
@@ -14,7 +16,15 @@ Stray = Callable[[Work, str, int], OpenTurn]
 
 
 class Calls:
-    def __init__(self, rules: Rules, ledger: Ledger, settler: Settler, stray: Stray) -> None:
+    def __init__(
+        self,
+        rules: Rules,
+        ledger: Ledger,
+        settler: Settler,
+        stray: Stray,
+        elsewhere: Callable[[OpenTurn, str], bool],
+    ) -> None:
+        self.elsewhere = elsewhere
         self.rules = rules
         self.ledger = ledger
         self.settler = settler
@@ -24,7 +34,8 @@ class Calls:
         turn = work.turn
         call = turn.models.get(event.call) if turn is not None else None
         if call is None:
-            if self.ledger.known(ledger_id("model", event.call)):
+            ledger = ledger_id("model", event.call)
+            if self.ledger.known(ledger) or (turn is not None and self.elsewhere(turn, event.call)):
                 self._again(work, turn, event)
                 return
             if turn is None:
@@ -32,10 +43,10 @@ class Calls:
             for other in turn.models.values():
                 self.settler.model_call(work, turn, other)
             start = event.start or min(turn.ready, event.time)
-            call = OpenModelCall(key=event.call, start=start)
+            call = OpenModelCall(event.call, ledger, start=start)
             turn.models = {event.call: call}
         assert turn is not None
-        self._merge(call, event)
+        self._merge(call, event, keep_content=self.rules.keep_content)
         turn.last = max(turn.last, call.end)
         turn.ready = max(turn.ready, call.end)
         if turn.marked and event.time >= turn.marked:
@@ -43,7 +54,7 @@ class Calls:
         turn.ends, turn.rests = event.ends, event.rests or event.ends
 
     @staticmethod
-    def _merge(call: OpenModelCall, event: Replied) -> None:
+    def _merge(call: OpenModelCall, event: Replied, *, keep_content: bool) -> None:
         call.id = event.id or call.id or event.call
         call.model = event.model or call.model
         call.provider = event.provider or call.provider
@@ -56,11 +67,11 @@ class Calls:
         if event.status != "ok":
             call.status, call.error_type = event.status, event.error_type
         usage = event.usage
-        if usage is not None and event.final:
-            call.usage, call.final = usage, True
+        if event.final:
+            call.usage, call.final = usage if usage is not None else call.usage, True
         elif usage is not None and not call.final:
             call.usage = usage if call.usage is None else call.usage.raised_to(usage)
-        if event.content is not None:
+        if event.content is not None and keep_content:
             call.content = bytes(event.content)
 
     def _again(self, work: Work, turn: OpenTurn | None, event: Replied) -> None:
@@ -76,13 +87,14 @@ class Calls:
         turn = work.turn
         tool = turn.tools.get(event.call) if turn is not None else None
         if tool is None:
-            if self.ledger.known(ledger_id("tool", event.call)):
+            ledger = ledger_id("tool", event.call)
+            if self.ledger.known(ledger) or (turn is not None and self.elsewhere(turn, event.call)):
                 if turn is not None:
                     turn.known += 1
                 return
             if turn is None:
                 turn = self.stray(work, event.call, event.start or event.time)
-            tool = OpenTool(key=event.call, start=event.start or event.time)
+            tool = OpenTool(event.call, ledger, start=event.start or event.time)
             turn.tools[event.call] = tool
         assert turn is not None
         tool.id = event.id or tool.id or event.call
@@ -94,7 +106,7 @@ class Calls:
         if event.start:
             tool.start = min(tool.start, event.start) if tool.start else event.start
         if event.input is not None:
-            self._input(work, tool, bytes(event.input))
+            self._input(work, tool, event.input)
         turn.last = max(turn.last, event.time)
         turn.ends = turn.rests = False
         turn.marked = 0
@@ -102,14 +114,14 @@ class Calls:
         if early is not None:
             self._finish(work, turn, tool, early)
 
-    def _input(self, work: Work, tool: OpenTool, body: bytes) -> None:
-        digest = input_digest(tool.name, body)
+    def _input(self, work: Work, tool: OpenTool, body: Raw) -> None:
+        digest = input_digest(tool.name, memoryview(body))
         tool.repeated = digest in work.digests
         work.digests.append(digest)
         if len(work.digests) > WINDOW:
             del work.digests[0]
         if self.rules.keep_content:
-            tool.input = body
+            tool.input = bytes(body)
 
     def returned(self, work: Work, event: Returned) -> None:
         result = OpenTool(
@@ -181,11 +193,12 @@ class Calls:
             cost = event.cost - before if event.cost >= before else event.cost
             work.measured_cost = event.cost
         turn = _around(work, event.time)
-        if turn is not None and turn.copy:
+        if turn is not None and turn.copy and not (turn.fresh or turn.models):
             return
         if (usage is not None and usage.total()) or cost:
-            source = None if cost is None else "reported"
-            self.settler.added(work, turn, event.model, usage, cost, source, event.time or work.last)  # type: ignore[arg-type]
+            time = event.time or work.last
+            cost, source = self.settler.priced(event.model, work.context.provider, usage, cost, time)
+            self.settler.added(work, turn, event.model, usage, cost, source, time)
 
     @staticmethod
     def _grown(total: Usage, before: Usage | None) -> Usage:

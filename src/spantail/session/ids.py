@@ -19,7 +19,7 @@ def ledger_id(kind: str, key: str) -> int:
     return int.from_bytes(digest, "little", signed=True)
 
 
-def input_digest(name: str, body: bytes) -> int:
+def input_digest(name: str, body: memoryview) -> int:
     return int.from_bytes(
         blake2b(body, digest_size=8, key=name.encode("utf-8", "replace")[:64]).digest(), "little"
     )

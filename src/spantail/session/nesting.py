@@ -58,7 +58,7 @@ class Nesting:
     def _by_time(around: Work, start: int) -> OpenTurn | PastTurn | None:
         """What begins after a turn's last record, when nothing of it was open, is not its work."""
         turn = around.turn
-        if turn is not None and turn.start <= start:
+        if turn is not None and turn.start <= start and not turn.copy:
             over = turn.marked or (turn.ends and not turn.tools)
             return None if over and start > turn.last else turn
         before: list[OpenTurn | PastTurn] = [*reversed(around.waiting), *reversed(around.past)]

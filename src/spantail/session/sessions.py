@@ -13,7 +13,7 @@ Longer than 400 lines: every kind of event has its method here, and they share t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from msgspec import structs
@@ -44,6 +44,7 @@ from spantail.session.nesting import Nesting
 from spantail.session.settle import Ledger, Price, Rules, Settler, exit_of
 from spantail.session.work import (
     WINDOW,
+    OpenModelCall,
     OpenTurn,
     Pending,
     Work,
@@ -70,9 +71,11 @@ class Sessions:
         self.works: dict[str, Work] = {}
         self.dirty: set[str] = set()
         self.nesting = Nesting(self.work)
-        self.settler = Settler(ledger, price, self.nesting.outer)
-        self.calls = Calls(rules, ledger, self.settler, self._stray)
+        self.settler = Settler(ledger, price, self.nesting.outer, self._unsettled)
+        self.calls = Calls(rules, ledger, self.settler, self._stray, self._open_elsewhere)
         self.slugs: dict[str, Any] = {}
+        self.open_turns: dict[str, str] = {}
+        """Which session has a turn that is not settled yet."""
         self._apply: dict[type[Event], Callable[[Work, Any], None]] = {
             Started: self._started,
             Prompted: self._prompted,
@@ -92,7 +95,11 @@ class Sessions:
         for event in events:
             work = self.work(event.session)
             time = event.time or work.last
-            if (work.turn is not None or work.run) and not self._goes_on(work.turn, event):
+            if (
+                time > work.last
+                and (work.turn is not None or work.run)
+                and not self._goes_on(work.turn, event)
+            ):
                 self._silence(work, time)
             self._apply[type(event)](work, event)
             work.last = max(work.last, time)
@@ -166,6 +173,32 @@ class Sessions:
             self.works[key] = work
         return work
 
+    def _unsettled(self, turn: OpenTurn) -> Iterator[tuple[Work, OpenModelCall]]:
+        """Calls of subagents that ended before the turn closed, and wait for a record to settle them."""
+        for work in self.works.values():
+            inner = work.turn
+            if not work.parent or inner is None or not inner.models:
+                continue
+            at: OpenTurn | None = inner
+            while at is not None and at.key != turn.key:
+                at = self.nesting.outer(at)
+            if at is turn:
+                yield from ((work, call) for call in inner.models.values() if call.end <= turn.closed)
+
+    def restore(self, work: Work) -> None:
+        """Open work from the state goes on."""
+        self.works[work.key] = work
+        for turn in (work.turn, *work.waiting):
+            if turn is not None and not turn.original:
+                self.open_turns[turn.key] = work.key
+
+    def _open_elsewhere(self, turn: OpenTurn, call: str) -> bool:
+        """Whether a call of a copied turn is still open in the original: then it is the original's."""
+        if not turn.original:
+            return False
+        at = self.work(turn.original).turn
+        return at is not None and (call in at.models or call in at.tools)
+
     # ----------------------------------------------------------------------------- silence
 
     @staticmethod
@@ -214,11 +247,14 @@ class Sessions:
         self.dirty.add(work.key)
 
     def _begin_run(self, work: Work, turn: OpenTurn) -> None:
-        if work.parent or work.run > 0 or turn.copy:
+        if work.parent or work.run > 0 or (turn.copy and work.run):
             return
-        if turn.muted:
-            work.run = work.run or -1
+        # A file that is read anew begins no run; a fork's copies do, since the fork is a session.
+        run = ledger_id("run", f"{work.key}\n{turn.key}")
+        if turn.muted or self.ledger.known(run):
+            work.run = -1
             return
+        self.ledger.add(run)
         work.run = turn.start or 1
         self.settler.out.append(RunStarted(context=work.context, time=turn.start))
 
@@ -265,6 +301,9 @@ class Sessions:
             if human:
                 work.turns += 1
             turn.index = work.turns
+        owner = self.open_turns.setdefault(key, work.key)
+        if owner != work.key:
+            turn.copy, turn.original = True, owner
         work.turn = turn
         return turn
 
@@ -399,6 +438,9 @@ class Sessions:
                 self.settler.turn(work, turn)
             else:
                 keep.append(turn)
+        for turn in work.waiting:
+            if turn not in keep and self.open_turns.get(turn.key) == work.key:
+                del self.open_turns[turn.key]
         work.waiting = keep
         self.dirty.add(work.key)
 
@@ -412,8 +454,11 @@ class Sessions:
         turn.word = event.word or turn.word
 
     def _ended(self, work: Work, event: Ended) -> None:
-        if work.turn is not None:
+        turn = work.turn
+        if turn is not None:
             self._close(work, event.time or work.last)
+            if turn.copy and not turn.fresh:
+                return  # the end of a run that was counted before
         if event.exit:
             work.exit = event.exit
             if work.waiting and not work.parent:

@@ -7,7 +7,7 @@ of every turn around it, as long as those have not closed before the call ended.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Protocol
 
 from msgspec import Raw, Struct
@@ -81,10 +81,17 @@ def raw(content: bytes | None) -> Raw | None:
 class Settler:
     """Hands on what is settled to `out`, in the order in which it was settled."""
 
-    def __init__(self, ledger: Ledger, price: Price, outer: Callable[[OpenTurn], OpenTurn | None]) -> None:
+    def __init__(
+        self,
+        ledger: Ledger,
+        price: Price,
+        outer: Callable[[OpenTurn], OpenTurn | None],
+        unsettled: Callable[[OpenTurn], Iterable[tuple[Work, OpenModelCall]]],
+    ) -> None:
         self.ledger = ledger
         self.price = price
         self.outer = outer
+        self.unsettled = unsettled
         self.out: list[Outcome] = []
 
     # ------------------------------------------------------------------------- model calls
@@ -93,11 +100,10 @@ class Settler:
         if not turn.trace:
             turn.held_models.append(call)
             return
-        lid = ledger_id("model", call.key)
-        if self.ledger.known(lid):
+        if self.ledger.known(call.ledger):
             turn.known += 1
             return
-        self.ledger.add(lid)
+        self.ledger.add(call.ledger)
         turn.fresh += 1
         turn.model_busy.add(call.start, call.end)
         usage = call.usage
@@ -108,7 +114,7 @@ class Settler:
                 del recent[next(iter(recent))]
             work.context_tokens = usage.input + usage.cache_read + usage.cache_write
             work.context_model = call.model
-        cost, source = self._cost(
+        cost, source = self.priced(
             call.model, call.provider or work.context.provider, usage, call.cost, call.end
         )
         self._sum(turn, call.end, usage, cost, source)
@@ -146,7 +152,7 @@ class Settler:
         if not more.total():
             return
         work.recent[call] = before.raised_to(usage)
-        cost, source = self._cost(model, work.context.provider, more, None, time)
+        cost, source = self.priced(model, work.context.provider, more, None, time)
         self.added(work, turn, model, more, cost, source, time)
 
     def added(
@@ -169,7 +175,7 @@ class Settler:
             )
         )
 
-    def _cost(
+    def priced(
         self, model: str, provider: str, usage: Usage | None, stated: float | None, time: int
     ) -> tuple[float | None, CostSource | None]:
         if stated is not None:
@@ -198,11 +204,10 @@ class Settler:
         if not turn.trace:
             turn.held_tools.append(tool)
             return
-        lid = ledger_id("tool", tool.key)
-        if self.ledger.known(lid):
+        if self.ledger.known(tool.ledger):
             turn.known += 1
             return
-        self.ledger.add(lid)
+        self.ledger.add(tool.ledger)
         turn.fresh += 1
         turn.tool_count += 1
         if tool.status != "ok":
@@ -216,10 +221,9 @@ class Settler:
 
     def loose_call(self, work: Work, pending: Pending, *, muted: bool) -> None:
         """A call that went on after its turn's own end mark; the turn's sums are closed."""
-        lid = ledger_id("tool", pending.tool.key)
-        if self.ledger.known(lid):
+        if self.ledger.known(pending.tool.ledger):
             return
-        self.ledger.add(lid)
+        self.ledger.add(pending.tool.ledger)
         if pending.tool.status == "pending":
             work.late = [*work.late, pending][-WINDOW:]
         if not muted:
@@ -268,7 +272,7 @@ class Settler:
     def turn(self, work: Work, turn: OpenTurn) -> None:
         """The root of a trace, or a subagent's span."""
         lid = ledger_id("turn", turn.key)
-        copied = self.ledger.known(lid) or (turn.known and not turn.fresh)
+        copied = turn.original or self.ledger.known(lid) or (turn.known and not turn.fresh)
         nested = bool(turn.outer_turn)
         past = PastTurn(turn.key, turn.aliases, turn.trace, turn.span, turn.start, turn.last, turn.muted)
         work.past = [*work.past, past][-TURNS:]
@@ -281,6 +285,10 @@ class Settler:
             if not turn.muted:
                 self.out.append(self._subagent(work, turn))
             return
+        for inner, call in self.unsettled(turn):
+            provider = call.provider or inner.context.provider
+            cost, source = self.priced(call.model, provider, call.usage, call.cost, call.end)
+            self._sum(turn, call.end, call.usage, cost, source)
         links = list(turn.links)
         if work.root is not None:
             links.append(work.root)
@@ -320,7 +328,8 @@ class Settler:
             exit=turn.exit,
             word=turn.word,
             usage=turn.usage,
-            cost=turn.cost,
+            # The order in which parts were added must not show.
+            cost=None if turn.cost is None else round(turn.cost, 12),
             cost_source=turn.cost_source,
             model_seconds=model / 1e9,
             tool_seconds=tool / 1e9,

@@ -24,6 +24,7 @@ TURNS = 32
 
 class OpenModelCall(Struct, gc=False, omit_defaults=True):
     key: str
+    ledger: int
     id: str = ""
     model: str = ""
     provider: str = ""
@@ -41,6 +42,7 @@ class OpenModelCall(Struct, gc=False, omit_defaults=True):
 
 class OpenTool(Struct, gc=False, omit_defaults=True):
     key: str
+    ledger: int = 0
     id: str = ""
     name: str = ""
     type: str = "function"
@@ -66,7 +68,9 @@ class OpenTurn(Struct, gc=False, kw_only=True, omit_defaults=True):
     index: int = 0
     human: bool = True
     copy: bool = False
-    """Its key was settled before: a fork's or a resume's copy."""
+    """Its key was settled before, or is open elsewhere: a fork's or a resume's copy."""
+    original: str = ""
+    """The session in which the turn that this is a copy of is still open."""
     muted: bool = False
     """Began before --since: its ids enter the ledger, nothing else."""
     aliases: list[str] = []

@@ -11,7 +11,7 @@ import os
 from collections.abc import Sequence
 from typing import Final
 
-from spantail.tail.identity import open_plain
+from spantail.tail.identity import open_lines
 from spantail.tail.source import Source
 
 HEAD: Final = 64 << 10
@@ -41,7 +41,7 @@ def _look(source: Source) -> tuple[int, int, str]:
     try:
         if source.files.unit is None:
             return 0, os.stat(source.path).st_mtime_ns, source.path  # noqa: PTH116
-        with open_plain(source.path, HEAD) as file:
+        with open_lines(source.path, HEAD) as file:
             mtime = os.fstat(file.fileno()).st_mtime_ns
             head = file.read(HEAD)
     except OSError:

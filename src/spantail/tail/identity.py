@@ -18,6 +18,8 @@ from typing import Final, NamedTuple, Protocol
 import msgspec
 from msgspec import Struct
 
+from spantail.tail import compressed
+
 SAMPLE: Final = 256
 """How many bytes at the beginning and before the position are compared."""
 
@@ -122,7 +124,7 @@ def find(cursors: Cursors, path: str, stat: os.stat_result) -> Found | None:
 def _fits(path: str, cursor: Cursor) -> bool:
     """A renamed file, or only a freed inode number that was given out again?"""
     try:
-        with open_plain(path) as file:
+        with open_lines(path) as file:
             return same(file, os.fstat(file.fileno()), cursor)
     except OSError:
         return False
@@ -136,3 +138,8 @@ def open_plain(path: str, buffer: int = 1 << 18) -> BufferedReader:
         os.close(descriptor)
         raise OSError(errno.EINVAL, "not a regular file")
     return BufferedReader(FileIO(descriptor, "rb"), buffer)
+
+
+def open_lines(path: str, buffer: int = 1 << 18) -> BufferedReader:
+    """A file of lines: plain bytes, whether or not it is compressed."""
+    return compressed.plain(open_plain(path, buffer), path, buffer)

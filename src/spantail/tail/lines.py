@@ -15,8 +15,8 @@ repeats, whatever else happens to the file. One read, step by step:
 A line by line loop over a buffered file was measured against `decode_lines` over large chunks (a fifth faster
 at best, but without the offsets), slices of a memoryview (no faster) and split (a third slower).
 
-Compressed files: `open_file` may give any BufferedReader over the plain bytes, for example
-`BufferedReader(GzipFile(path))`; offsets and digests are then those of the plain bytes.
+Compressed files: `open_file` gives the plain bytes (`compressed`), and offsets and digests are those of the
+plain bytes; only size and times are the file's own.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ class LineTail:
         cursor: bytes | None,
         notices: Notices,
         limits: Limits,
-        open_file: Callable[[str], BufferedReader] = identity.open_plain,
+        open_file: Callable[[str], BufferedReader] = identity.open_lines,
     ) -> None:
         self.source = source
         self.gone = False

@@ -5,8 +5,8 @@ time. Nothing is ever written to it and the agent never waits for us. One read, 
 
 1. The signature is taken first, so that what is written during the read is noticed at the next look.
 2. The tables and columns are probed when they changed, and the format answers with its plan (`database`).
-3. One short read transaction. Is it the database of the cursor? If another file has taken its name, and none of
-   the rows remembered are in it, the batch says `restarted` and everything is read.
+3. One short read transaction. Is it the database of the cursor? If none of the rows remembered are in it, the
+   batch says `restarted` and everything is read.
 4. For each query: the open rows once more, then the rows behind the mark, until the budget is used up.
 5. The mark moves with every row, so a read that fails in the middle keeps what it has.
 
@@ -22,7 +22,7 @@ from collections.abc import Iterator
 from hashlib import blake2b
 from typing import Any, Protocol
 
-from spantail.formats.queries import Parts, Query, Row, Values
+from spantail.formats.queries import Parts, Plan, Query, Row, Values
 from spantail.model import Record
 from spantail.tail import row_cursor
 from spantail.tail.database import Database, trouble
@@ -117,10 +117,7 @@ class RowsTail:
         self, connection: sqlite3.Connection, now: Signature, budget: int, arrival: int, batch: Batch
     ) -> None:
         plan = self._database.plan(connection)
-        seen = self._at.seen
-        found = [self._anchored(connection, query) for query in plan]
-        taken = any(mark.at is not None for mark in self._at.marks.values())
-        if seen is not None and seen[:2] != now[:2] and taken and not any(found):
+        if plan and not self._same(connection, plan, now):
             self._notices.restarted(self.source.format.agent, self.source.path)
             batch.restarted = True
             self._at = Cursor()
@@ -131,6 +128,17 @@ class RowsTail:
             if not rows(connection, query, budget, arrival, batch):
                 batch.more = True
                 return
+
+    def _same(self, connection: sqlite3.Connection, plan: Plan, now: Signature) -> bool:
+        """Whether it is the database of the cursor: rows that were in it tell better than inodes, which are
+        given anew, and change when a backup is put back."""
+        marks = [mark for query in plan if (mark := self._at.marks.get(query.kind)) is not None]
+        remembered = any(mark.anchors for mark in marks)
+        found = [self._anchored(connection, query) for query in plan]
+        if remembered:
+            return any(found)
+        seen = self._at.seen
+        return seen is None or seen[:2] == now[:2] or all(mark.at is None for mark in marks)
 
     def _mark(self, query: Query) -> Mark:
         return self._at.marks.setdefault(query.kind, Mark())

@@ -16,7 +16,7 @@ Longer than 400 lines: its versions differ in many small ways, and each is a few
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from hashlib import blake2b
 from pathlib import PurePath
 from typing import Any
@@ -116,26 +116,34 @@ class ClaudeReader(Struct):
     """Inline sidechains (up to 1.0.x): uuid of a line -> the sidechain's session."""
     ended_chains: list[str] = []
 
-    def read(self, record: Record) -> Iterator[Event]:
+    def read(self, record: Record) -> Iterable[Event]:
+        # The two frequent kinds make lists, not generators: this is the hot path of a backlog.
         line: Line = record.body
         kind = line.type
         if kind in ("assistant", "user", "system", "attachment"):
             if not self.session:
                 self._name(record.path, line)
             time = iso_ns(line.timestamp) if line.timestamp else 0
-            yield from self._introduce(line, time)
+            known = (
+                self.started
+                and (line.branch or "") == self.branch
+                and (line.version or "") == self.version
+                and (not line.slug or line.slug == self.slug)
+            )
             if kind == "assistant":
-                yield from self._assistant(line, time)
+                events: Iterable[Event] = self._assistant(line, time)
             elif kind == "user":
-                yield from self._user(line, time)
+                events = self._user(line, time)
             elif kind == "system":
-                yield from self._system(line, time)
+                events = self._system(line, time)
             else:
-                yield from self._attachment(line, time)
-        elif kind == "cost-state":
-            yield from self._cost_state(line)
-        elif kind == "fork-context-ref":
+                events = self._attachment(line, time)
+            return events if known else [*self._introduce(line, time), *events]
+        if kind == "cost-state":
+            return self._cost_state(line)
+        if kind == "fork-context-ref":
             self.forked = True
+        return ()
 
     # --------------------------------------------------------------------- who this is about
 
@@ -156,8 +164,6 @@ class ClaudeReader(Struct):
 
     def _introduce(self, line: Line, time: int) -> Iterator[Event]:
         branch, version, slug = line.branch or "", line.version or "", line.slug or ""
-        if self.started and branch == self.branch and version == self.version and slug in ("", self.slug):
-            return
         if not line.cwd and not self.started:
             return
         first, self.started = not self.started, True
@@ -187,20 +193,19 @@ class ClaudeReader(Struct):
 
     # ------------------------------------------------------------------------------- replies
 
-    def _assistant(self, line: Line, time: int) -> Iterator[Event]:
+    def _assistant(self, line: Line, time: int) -> list[Event]:
         message = line.message
         if message is None or (self.forked and self.prompts == 0):
-            return
+            return []
         session = self._where(line)
         if message.model == "<synthetic>":
-            yield from self._synthetic(line, session, time)
-            return
+            return list(self._synthetic(line, session, time))
         call = message.id or line.uuid or ""
         blocks = message.content if isinstance(message.content, list) else []
         tools = [b for b in blocks if b.type == "tool_use" and b.id]
         usage = message.usage.usage() if message.usage is not None else None
         if usage is None and self.prompts == 0 and self.boundary:
-            return  # after a compaction a fork repeats a reply with its usage wiped
+            return []  # after a compaction a fork repeats a reply with its usage wiped
         stop = message.stop_reason
         if tools:
             self.asked = call
@@ -212,7 +217,7 @@ class ClaudeReader(Struct):
             self.last_call, self.ended, self.failed = call, ends or rests, False
         elif ends and session not in self.ended_chains:
             self.ended_chains = [*self.ended_chains, session][-KEEP:]
-        yield Replied(
+        reply = Replied(
             session=session,
             time=time,
             call=call,
@@ -226,8 +231,7 @@ class ClaudeReader(Struct):
             rests=rests,
             content=None,
         )
-        for block in tools:
-            yield self._tool_use(session, call, block, time)
+        return [reply, *(self._tool_use(session, call, block, time) for block in tools)]
 
     def _tool_use(self, session: str, call: str, block: Block, time: int) -> Called:
         name, id_ = block.name or "", block.id or ""
@@ -265,12 +269,24 @@ class ClaudeReader(Struct):
 
     # --------------------------------------------------------------------- prompts and results
 
-    def _user(self, line: Line, time: int) -> Iterator[Event]:
+    def _user(self, line: Line, time: int) -> Iterable[Event]:
         message = line.message
         if message is None:
-            return
+            return ()
         session = self._where(line)
         content = message.content
+        if (
+            isinstance(content, list)
+            and len(content) == 1
+            and content[0].type == "tool_result"
+            and self.prompts
+        ):
+            return self._tool_result(line, session, content[0], time)
+        return self._said(line, session, content, time)
+
+    def _said(
+        self, line: Line, session: str, content: str | list[Block] | None, time: int
+    ) -> Iterator[Event]:
         if isinstance(content, list):
             results = [b for b in content if b.type == "tool_result" and b.tool_use_id]
             texts = [b for b in content if b.type != "tool_result"]
@@ -371,8 +387,9 @@ class ClaudeReader(Struct):
         if run is not None:
             yield Closed(session=run, time=time)
 
-    def _tool_result(self, line: Line, session: str, block: Block, time: int) -> Iterator[Event]:
+    def _tool_result(self, line: Line, session: str, block: Block, time: int) -> list[Event]:
         id_ = block.tool_use_id or ""
+        events: list[Event] = []
         status: Status = "ok"
         error_type, exit_code, duration = "", None, None
         if block.is_error:
@@ -385,17 +402,20 @@ class ClaudeReader(Struct):
             if result is not None:
                 if result.status == "completed" and result.duration:
                     duration = round(result.duration * MILLISECOND)
-                yield from self._subagent(line, session, id_, kind, result, time)
-        yield Returned(
-            session=session,
-            time=time,
-            call=id_,
-            status=status,
-            error_type=error_type,
-            exit_code=exit_code,
-            duration=duration,
-            output=block.content,
+                events += self._subagent(line, session, id_, kind, result, time)
+        events.append(
+            Returned(
+                session=session,
+                time=time,
+                call=id_,
+                status=status,
+                error_type=error_type,
+                exit_code=exit_code,
+                duration=duration,
+                output=block.content,
+            )
         )
+        return events
 
     def _subagent(
         self, line: Line, session: str, call: str, kind: str, result: AgentResult, time: int
@@ -525,8 +545,10 @@ SESSION = re.compile(rb'"sessionId":"([^"]{1,80})"')
 
 def unit(path: str, head: bytes) -> tuple[int, str]:
     """A session's main file and those of its subagents are read together."""
-    found = TIMESTAMP.search(head)
-    time = iso_ns(found[1].decode("ascii", "replace")) if found is not None else 0
+    times = [iso_ns(found.decode("ascii", "replace")) for found in TIMESTAMP.findall(head)[:8]]
+    time = min((at for at in times if at), default=0)
+    if b'"forkedFrom"' in head:
+        time += 1  # its copied lines bear the original's times
     name = PurePath(path)
     parts = name.parts
     if "subagents" in parts:

@@ -1,0 +1,557 @@
+"""Codex: JSON lines, one file per thread.
+
+    $CODEX_HOME/sessions/YYYY/MM/DD/rollout-<local time>-<thread id>.jsonl[.zst]
+    $CODEX_HOME/archived_sessions/rollout-<local time>-<thread id>.jsonl[.zst]
+
+Its dialects are told by the fields that are there, never by the version:
+
+- A turn begins at task_started and ends at task_complete or turn_aborted; files without these begin
+  one at each user_message, and the reply that asks for no tool ends it.
+- Tokens: `token_usage_record`, one per response. Files without it have token_count events with running
+  totals that are written repeatedly: the last usage counts where the total has changed.
+- A tool call ends at its item_completed, else at an older end event, else at its output line. A command
+  that goes on in the background has ended, as a call, with its output.
+- In code mode the model calls one tool `exec`, and what its script runs appears as items only.
+
+What is copied from another thread is left out by `history`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import PurePath
+from typing import Final
+
+from msgspec import Raw, Struct, field
+
+from spantail.formats.codex import results, subagents
+from spantail.formats.codex.history import History, minted
+from spantail.formats.codex.limits import changed
+from spantail.formats.codex.lines import Line, Payload, TokenUsage, Totals
+from spantail.formats.times import iso_ns
+from spantail.formats.values import head, some, text, time_ns
+from spantail.model import (
+    MILLISECOND,
+    Called,
+    Closed,
+    DurationSource,
+    Event,
+    Noted,
+    Prompted,
+    Record,
+    Replied,
+    Returned,
+    Started,
+    Status,
+)
+
+KEEP: Final = 256
+"""Tool calls that a reader remembers."""
+CALLS: Final = frozenset(("function_call", "custom_tool_call", "local_shell_call"))
+OUTPUTS: Final = frozenset(("function_call_output", "custom_tool_call_output"))
+ENDS: Final = frozenset(("exec_command_end", "patch_apply_end", "mcp_tool_call_end"))
+INNER: Final = "exec-"
+"""How the id of a call begins that a script of code mode made."""
+ITEM_TOOLS: Final = {
+    "CommandExecution": "exec_command",
+    "FileChange": "apply_patch",
+    "ImageView": "view_image",
+    "WebSearch": "web_search",
+}
+NO_PROMPT: Final = (
+    "<environment_context>",
+    "<user_instructions>",
+    "# AGENTS.md instructions",
+    "<turn_aborted>",
+    "<subagent_notification>",
+    "<user_shell_command>",
+    "<INSTRUCTIONS>",
+)
+NO_FAILURE: Final = ("thread_rollback_failed", "active_turn_not_steerable")
+"""Errors that say nothing of the turn."""
+_NAMED: Final = re.compile(r"rollout-.*?([0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12})\.jsonl")
+
+
+def word_of(info: object) -> str:
+    """codex_error_info is a word, or an object whose only key is the word."""
+    if isinstance(info, dict):
+        info = next(iter(info), "")
+    return text(info, 60)
+
+
+def is_prompt(raw: Raw) -> bool:
+    """Not everything in the user's name was written by the user."""
+    words = head(raw, 400)
+    at = words.find(b'"text":"') + 7 if words[:1] == b"[" else 0
+    return not words[at:].lstrip(b'"').decode("utf-8", "replace").startswith(NO_PROMPT)
+
+
+class CodexReader(Struct):
+    """Reads one thread; the memory of one is small."""
+
+    session: str = ""
+    parent: str = ""
+    alone: bool = False
+    """A subagent that names no parent (a review): its turns are no turns of a person."""
+    history: History = field(default_factory=History)
+    tasks: bool = False
+    """This file marks where turns begin and end."""
+    turn: str = ""
+    """The open turn, by its key."""
+    told: str = ""
+    """The kind of record that gave the turn's prompt; another one of that kind steers it."""
+    mark: tuple[str, int, Status, str] | None = None
+    """The last end mark: turn, time, status, error type."""
+    prompts: int = 0
+    model: str = ""
+    records: bool = False
+    """This file has token_usage_record; its token_count is not for counting."""
+    total: Totals | None = None
+    ready: int = 0
+    """When the model could begin its next reply."""
+    began: int = 0
+    made: int = 0
+    """The first and the last sign of the reply whose usage is still to come."""
+    asked: bool = False
+    said: bool = False
+    owed: bool = False
+    """The model has not answered to a prompt or a tool's output."""
+    held: int = 0
+    """A prompt in what looks like a copy: the file's own, if no answer follows there."""
+    failed: str = ""
+    calls: dict[str, str] = {}
+    """Tool calls: id -> name while open, empty when it has returned."""
+    limits: dict[str, float] = {}
+    ordinals: bool = False
+    """Newer lines are numbered; these versions write an error where there was one."""
+    bare: int = 0
+    """The only time in a file without envelopes: its beginning."""
+
+    def read(self, record: Record) -> Iterator[Event]:
+        line: Line = record.body
+        body = line.payload
+        if body is None:
+            yield from self._bare(line, record)
+            return
+        time = time_ns(line.timestamp)
+        if line.type == "session_meta":
+            yield from self._meta(body, time)
+            return
+        self._name(record.path)
+        self.ordinals = self.ordinals or line.ordinal is not None
+        turn = text(body.turn_id) if body.type == "task_started" or line.type == "turn_context" else ""
+        before = self.history.copying
+        if self.history.copied(turn, line.ordinal, time):
+            self._copy(line.type, body, time)
+            return
+        if before and self.held and not turn:
+            yield from self._begin(self._stamp(self.held, 0), self.held)
+        if line.type == "response_item":
+            yield from self._response_item(body, time, record.position)
+        elif line.type == "event_msg":
+            yield from self._event(body, time, record.position)
+        elif line.type == "token_usage_record":
+            yield from self._usage_record(body, time)
+        elif line.type == "turn_context":
+            self.model = text(body.model) or self.model
+        elif line.type == "compacted":
+            yield Noted(session=self.session, time=time, kind="compaction")
+
+    # --------------------------------------------------------------------- who this is about
+
+    def _name(self, path: str) -> None:
+        """A file whose first line is lost has its thread's id in its name."""
+        if not self.session:
+            found = _NAMED.fullmatch(PurePath(path).name.removesuffix(".zst"))
+            self.session = found[1] if found is not None else PurePath(path).stem
+            self.history.own = minted(self.session)
+
+    def _meta(self, meta: Payload, time: int) -> Iterator[Event]:
+        """The first one wins; it comes again when a thread is opened again."""
+        id_ = text(meta.id)
+        if self.session:
+            if id_ and id_ != self.session:
+                self.history.foreign(time)
+            return
+        if not id_:
+            return
+        self.session = id_
+        self.history.own = minted(id_)
+        origin = subagents.origin(meta)
+        self.parent, self.alone = origin.parent, origin.nested and not origin.parent
+        source = text(meta.forked_from_id)
+        self.history.related = bool(source or origin.nested)
+        start = meta.subagent_history_start_ordinal
+        if isinstance(start, int) and 0 < start < 2**53:
+            self.history.start = start
+        git = meta.git if isinstance(meta.git, dict) else {}
+        yield Started(
+            session=id_,
+            time=time,
+            parent=origin.parent,
+            name=origin.name,
+            agent_id=id_ if origin.nested else "",
+            cwd=text(meta.cwd, 4096),
+            branch=text(git.get("branch")),
+            version=text(meta.cli_version),
+            provider=text(meta.model_provider),
+            copied_from=source,
+        )
+
+    def _stamp(self, time: int, position: int) -> str:
+        """A key for what has no id: its place in the thread, the same in every copy of the file."""
+        return f"{self.session}/{time // MILLISECOND}" if time else f"{self.session}/p{position}"
+
+    def _turn_key(self, id_: str) -> str:
+        """Turn ids are UUIDs; a counter would be the same in every thread."""
+        return id_ if len(id_) == 36 else f"{self.session}/{id_}"
+
+    def _key(self, call: str) -> str:
+        return f"{self.session}/{call}"
+
+    def _copy(self, type_: str, body: Payload, time: int) -> None:
+        """Of a copied line only the running total is remembered: the file's own goes on from there."""
+        if body.type == "token_count" and body.info is not None and body.info.total_token_usage is not None:
+            self.total = body.info.total_token_usage.totals()
+        elif type_ == "turn_context":
+            self.model = text(body.model) or self.model
+        elif body.type == "user_message":
+            self.held = time if is_prompt(body.message) else self.held
+        elif body.type in ("turn_aborted", "task_complete", "agent_message") or body.type in CALLS:
+            self.held = 0
+
+    # -------------------------------------------------------------------------------- turns
+
+    def _begin(self, key: str, time: int, outer: str = "", content: Raw | None = None) -> Iterator[Event]:
+        self.turn, self.told, self.failed, self.mark = key, "", "", None
+        self.ready, self.began, self.made = max(self.ready, time), 0, 0
+        self.asked = self.said = self.owed = False
+        self.held = 0
+        yield Prompted(
+            session=self.session, time=time, turn=key, outer=outer, human=not self.alone, content=content
+        )
+
+    def _end(
+        self, key: str, time: int, status: Status = "ok", error_type: str = "", word: str = ""
+    ) -> Iterator[Event]:
+        self.mark = (key, time, status, error_type)
+        if key in ("", self.turn):
+            self.turn = ""
+        yield Closed(
+            session=self.session, time=time, turn=key, status=status, error_type=error_type, word=word
+        )
+
+    def _end_again(self) -> Iterator[Event]:
+        """What comes after a turn's end mark belongs to the turn, but does not open it again."""
+        if not self.turn and self.mark is not None:
+            key, time, status, error_type = self.mark
+            yield Closed(session=self.session, time=time, turn=key, status=status, error_type=error_type)
+
+    def _started(self, event: Payload, time: int, position: int) -> Iterator[Event]:
+        self.tasks = True
+        id_ = text(event.turn_id)
+        about = event.turn_attribution
+        outer = text(about.get("parent_turn_id")) if isinstance(about, dict) and self.parent else ""
+        key = self._turn_key(id_) if id_ else self._stamp(time, position)
+        yield from self._begin(key, time, outer)
+
+    def _prompt(self, kind: str, content: Raw, time: int, position: int) -> Iterator[Event]:
+        """The prompt of a turn that has begun, one that steers it, or the beginning of one."""
+        if not is_prompt(content):
+            return
+        if not self.tasks:
+            if self.turn and self.said:
+                yield from self._end(self.turn, self.made)
+            yield from self._begin(self._stamp(time, position), time, content=some(content))
+            self.owed = True
+        elif not self.told and self.turn:
+            self.told, self.owed = kind, True
+            yield Prompted(session=self.session, time=time, turn=self.turn, content=some(content))
+        elif self.told == kind:
+            yield Noted(session=self.session, time=time, kind="queued_prompt")
+
+    def _complete(self, event: Payload, time: int) -> Iterator[Event]:
+        id_ = text(event.turn_id)
+        key = self._turn_key(id_) if id_ else self.turn
+        word = self.failed
+        if isinstance(event.error, dict):
+            word = word_of(event.error.get("codex_error_info")) or "other"
+            if not self.failed:
+                yield Noted(session=self.session, time=time, kind="provider_error", error_type=word)
+        elif not word and not self.ordinals and self.owed and some(event.last_agent_message) is None:
+            word = "no_answer"  # older versions say nothing of an error
+        if word:
+            yield from self._end(key, time, "error", "provider_error", word)
+        else:
+            yield from self._end(key, time)
+
+    def _aborted(self, event: Payload, time: int) -> Iterator[Event]:
+        id_ = text(event.turn_id)
+        key = self._turn_key(id_) if id_ else self.turn
+        reason = text(event.reason, 60)
+        if reason == "review_ended":
+            yield from self._end(key, time, word=reason)
+        elif reason == "budget_limited":
+            yield from self._end(key, time, "error", "max_budget", reason)
+        else:
+            yield from self._end(key, time, "interrupted", "interrupted", reason)
+
+    # -------------------------------------------------------------------------- model calls
+
+    def _sign(self, time: int) -> None:
+        """Something the model made: its reply began when all before it had been told."""
+        self.began = self.began or self.ready or time
+        self.made = time
+        self.owed = False
+
+    def _usage_record(self, body: Payload, time: int) -> Iterator[Event]:
+        self.records = True
+        thread = text(body.thread_id)
+        usage = body.usage.usage() if body.usage is not None else None
+        if usage is None or (thread and thread != self.session):
+            return
+        id_ = text(body.response_id)
+        self.made = time
+        yield from self._replied(self._key(id_) if id_ else self._stamp(time, 0), id_, body.usage, time)
+
+    def _counted(self, body: Payload, time: int, position: int) -> Iterator[Event]:
+        for window, used in changed(self.limits, body.rate_limits):
+            yield Noted(session=self.session, time=time, kind="limit", attrs={"window": window, "used": used})
+        if body.info is None or body.info.total_token_usage is None or self.records:
+            return
+        total = body.info.total_token_usage.totals()
+        # What comes from another thread begins with that one's total, sometimes told once more.
+        told_again = self.total is None and self.history.related and not self.made
+        if total != self.total and not told_again:
+            call = f"{self._stamp(time, position)}/{total[0] + total[3]}"
+            yield from self._replied(call, "", body.info.last_token_usage, time)
+        self.total = total
+
+    def _replied(self, call: str, id_: str, counts: TokenUsage | None, time: int) -> Iterator[Event]:
+        usage = counts.usage() if counts is not None else None
+        if usage is None:
+            return
+        end = self.made or time
+        ends = self.said and not self.asked and not self.tasks
+        yield Replied(
+            session=self.session,
+            time=time,
+            call=call,
+            id=id_,
+            model=self.model,
+            usage=usage,
+            final=True,
+            ends=ends,
+            start=min(self.began or self.ready, end),
+            end=end,
+        )
+        self.ready = max(self.ready, end)
+        self.began = self.made = 0
+        self.asked = self.said = False
+        yield from self._end_again()
+
+    # --------------------------------------------------------------------------- tool calls
+
+    def _response_item(
+        self, item: Payload, time: int, position: int, source: DurationSource | None = None
+    ) -> Iterator[Event]:
+        kind = item.type
+        if kind in CALLS:
+            yield from self._called(item, time, position)
+        elif kind in OUTPUTS:
+            self.ready, self.owed = max(self.ready, time), True
+            yield from self._output(item, time, source)
+        elif kind == "message" and item.role == "assistant":
+            self._sign(time)
+            self.said = True
+        elif kind == "reasoning":
+            self._sign(time)
+        elif kind == "web_search_call":
+            yield from self._web_search(item, time, position)
+
+    def _called(self, item: Payload, time: int, position: int) -> Iterator[Event]:
+        self._sign(time)
+        self.asked, self.said = True, False
+        id_ = text(item.call_id) or text(item.id) or f"p{position}"
+        name = text(item.name) or ("local_shell" if item.type == "local_shell_call" else "tool")
+        space = text(item.namespace)
+        if space.startswith("mcp__"):
+            name = f"{space}__{name}"
+        self._remember(id_, name)
+        yield Called(
+            session=self.session,
+            time=time,
+            call=self._key(id_),
+            id=id_,
+            name=name,
+            type="extension" if name.startswith("mcp__") else "function",
+            input=some(item.arguments) or some(item.input) or some(item.action),
+            starts_agent=name in subagents.STARTS,
+        )
+        yield from self._end_again()
+
+    def _remember(self, id_: str, name: str) -> None:
+        self.calls[id_] = name
+        if len(self.calls) > KEEP:
+            del self.calls[next(iter(self.calls))]
+
+    def _output(self, item: Payload, time: int, source: DurationSource | None) -> Iterator[Event]:
+        id_ = text(item.call_id)
+        name = self.calls.get(id_)
+        if name in subagents.STARTS:
+            yield from subagents.named_in(item.output, self.session, self._key(id_), time, self.parent)
+        if name:
+            ending = results.of_output(item.output)
+            yield from self._returned(id_, ending, time, time, some(item.output), source)
+
+    def _returned(
+        self,
+        id_: str,
+        ending: results.Ending,
+        time: int,
+        end: int,
+        output: Raw | None,
+        source: DurationSource | None = None,
+    ) -> Iterator[Event]:
+        self.calls[id_] = ""
+        yield Returned(
+            session=self.session,
+            time=time,
+            call=self._key(id_),
+            status=ending.status,
+            error_type=ending.error_type,
+            exit_code=ending.exit_code,
+            end=end,
+            source=source,
+            output=output,
+        )
+
+    def _web_search(self, item: Payload, time: int, position: int) -> Iterator[Event]:
+        """It ran inside the reply; mostly it has no id, and nothing tells when it began."""
+        self._sign(time)
+        id_ = text(item.call_id) or text(item.id) or f"web_search@{position}"
+        if id_ in self.calls:
+            return
+        self._remember(id_, "")
+        call = self._key(id_)
+        yield Called(
+            session=self.session, time=time, call=call, id=id_, name="web_search", input=some(item.action)
+        )
+        ending = results.of_status(item.status, None)
+        yield from self._returned(id_, ending, time, time, None, "estimate")
+        yield from self._end_again()
+
+    def _item(self, body: Payload, time: int, position: int) -> Iterator[Event]:
+        item = body.item
+        if item is None:
+            return
+        if item.type == "UserMessage":
+            yield from self._prompt("item", item.content, time, position)
+            return
+        if item.type in ("AgentMessage", "Reasoning"):
+            self._sign(time)
+            return
+        id_ = text(item.id)
+        name = self.calls.get(id_)
+        end = time_ns(body.completed_at_ms) or time
+        ending = results.of_item(item)
+        output = some(item.aggregated_output) or some(item.result) or some(item.stdout)
+        inner = name is None and id_.startswith(INNER)
+        if inner:
+            name = subagents.tool_of(item) or ITEM_TOOLS.get(item.type, item.type)
+            self._remember(id_, name)
+            yield Called(
+                session=self.session,
+                time=time,
+                call=self._key(id_),
+                id=id_,
+                name=name,
+                type="extension" if name.startswith("mcp__") else "function",
+                input=some(item.command) or some(item.changes) or some(item.arguments),
+                start=min(time_ns(body.started_at_ms) or end, end),
+            )
+        if name is not None:
+            yield from subagents.started_by(item, self.session, self._key(id_), time, self.parent)
+        if name and (inner or item.type != "SubAgentActivity"):
+            yield from self._returned(id_, ending, time, end, output)
+        if inner:
+            yield from self._end_again()
+
+    # ------------------------------------------------------------------------------- events
+
+    def _event(self, body: Payload, time: int, position: int) -> Iterator[Event]:
+        kind = body.type
+        if kind == "token_count":
+            yield from self._counted(body, time, position)
+        elif kind == "item_completed":
+            yield from self._item(body, time, position)
+        elif kind == "user_message":
+            if text(body.kind) not in ("environment_context", "user_instructions"):
+                yield from self._prompt("event", body.message, time, position)
+        elif kind in ("agent_message", "agent_reasoning"):
+            self._sign(time)
+            self.said |= kind == "agent_message"
+        elif kind == "task_started":
+            yield from self._started(body, time, position)
+        elif kind == "task_complete":
+            yield from self._complete(body, time)
+        elif kind == "turn_aborted":
+            yield from self._aborted(body, time)
+        elif kind in ENDS:
+            id_ = text(body.call_id)
+            if self.calls.get(id_):
+                output = some(body.aggregated_output) or some(body.result) or some(body.stdout)
+                yield from self._returned(id_, results.of_event(body), time, time, output)
+        elif kind == "thread_settings_applied":
+            if body.thread_settings is not None and not self.model:
+                self.model = text(body.thread_settings.model)
+        elif kind == "error":
+            word = word_of(body.codex_error_info) or "other"
+            if word not in NO_FAILURE:
+                self.failed = word
+                yield Noted(session=self.session, time=time, kind="provider_error", error_type=word)
+        elif kind == "stream_error":
+            yield Noted(
+                session=self.session, time=time, kind="retry", error_type=word_of(body.codex_error_info)
+            )
+
+    # ----------------------------------------------------------- lines without an envelope
+
+    def _bare(self, line: Line, record: Record) -> Iterator[Event]:
+        """The first format (to September 2025): items alone, without times, tokens and model."""
+        if not line.type and line.id is not None and not self.session:
+            self.bare = time_ns(line.timestamp)
+            yield from self._meta(line, self.bare)
+            return
+        if not line.type:
+            return
+        self._name(record.path)
+        if line.type == "message" and line.role == "user":
+            if is_prompt(line.content):
+                self.prompts += 1
+                if self.turn and self.said:
+                    yield from self._end(self.turn, self.bare)
+                yield from self._begin(
+                    f"{self.session}/{self.prompts}", self.bare, content=some(line.content)
+                )
+        else:
+            yield from self._response_item(line, self.bare, record.position, "estimate")
+
+
+_TIMESTAMP: Final = re.compile(rb'"timestamp":\s*"([^"]{10,40})"')
+_ROOTS: Final = tuple(
+    re.compile(rb'"' + name + rb'":\s*"([^"]{1,80})"') for name in (b"session_id", b"parent_thread_id", b"id")
+)
+
+
+def unit(path: str, start: bytes) -> tuple[int, str]:
+    """A thread and the subagents below it are read together."""
+    first = start.partition(b"\n")[0]
+    found = _TIMESTAMP.search(first)
+    time = iso_ns(found[1].decode("ascii", "replace")) if found is not None else 0
+    for pattern in _ROOTS:
+        root = pattern.search(first)
+        if root is not None:
+            return time, root[1].decode("utf-8", "replace")
+    return time, PurePath(path).stem

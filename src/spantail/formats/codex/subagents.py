@@ -1,0 +1,89 @@
+"""Which threads are subagents, and which tool call of the parent started them.
+
+A subagent is a thread of its own, in a file of its own, that names its parent. The parent's file
+names the child beside the tool call: in an item (CollabAgentToolCall, SubAgentActivity), or in the
+output of the call in files without items.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+from msgspec import Raw
+
+from spantail.formats.codex.lines import OBJECT, Item, Payload
+from spantail.formats.codex.results import decoded, text_of
+from spantail.formats.values import text
+from spantail.model import Event, Linked, Started
+
+STARTS: Final = frozenset(("spawn_agent", "resume_agent", "send_input"))
+"""Tools that set a subagent to work."""
+MANY: Final = 32
+
+
+class Origin(NamedTuple):
+    nested: bool = False
+    parent: str = ""
+    name: str = ""
+
+
+def origin(meta: Payload) -> Origin:
+    """What a session_meta says of the thread's parent."""
+    source = meta.source.get("subagent") if isinstance(meta.source, dict) else None
+    spawn = source.get("thread_spawn") if isinstance(source, dict) else None
+    about = spawn if isinstance(spawn, dict) else {}
+    parent = text(meta.parent_thread_id) or text(about.get("parent_thread_id"))
+    nested = source is not None or meta.thread_source == "subagent" or bool(parent)
+    if not nested:
+        return Origin()
+    parent = parent or text(meta.forked_from_id)
+    role = text(meta.agent_role) or text(about.get("agent_role"))
+    nickname = text(meta.agent_nickname) or text(about.get("agent_nickname"))
+    kind = next(iter(source), "") if isinstance(source, dict) else source
+    name = role or nickname or (text(kind) if kind != "thread_spawn" else "")
+    # A thread inside itself would have no beginning.
+    return Origin(True, parent if parent != text(meta.id) else "", name)
+
+
+def _plain(tool: object) -> str:
+    """`spawnAgent` and `spawn_agent` are one."""
+    return "".join(f"_{sign.lower()}" if sign.isupper() else sign for sign in text(tool))
+
+
+def tool_of(item: Item) -> str:
+    """The name of a tool that a script of code mode called."""
+    if item.type == "McpToolCall":
+        return f"mcp__{text(item.server)}__{text(item.tool)}"
+    return "spawn_agent" if item.type == "SubAgentActivity" else text(item.tool)
+
+
+def started_by(item: Item, session: str, call: str, time: int, parent: str) -> Iterator[Event]:
+    """The threads that an item's call set to work."""
+    children: list[str] = []
+    spawns = False
+    if item.type == "CollabAgentToolCall" and _plain(item.tool) in STARTS:
+        spawns = _plain(item.tool) == "spawn_agent"
+        given = item.receiver_thread_ids
+        children = [text(id_) for id_ in given[:MANY]] if isinstance(given, list) else []
+    elif item.type == "SubAgentActivity" and item.kind == "started":
+        spawns = True
+        children = [text(item.agent_thread_id)]
+    for child in children:
+        yield from _linked(child, session, call, time, parent, spawns=spawns)
+
+
+def named_in(output: Raw, session: str, call: str, time: int, parent: str) -> Iterator[Event]:
+    """Without items: `{"agent_id": ..., "nickname": ...}` is what a spawn_agent puts out."""
+    about = decoded(OBJECT, text_of(output).encode("utf-8", "replace"))
+    if about is not None:
+        yield from _linked(text(about.agent_id), session, call, time, parent, spawns=True)
+
+
+def _linked(child: str, session: str, call: str, time: int, parent: str, *, spawns: bool) -> Iterator[Event]:
+    # Subagents also write to those above them; that starts nobody.
+    if not child or child in (session, parent):
+        return
+    if spawns:
+        yield Started(session=child, time=time, parent=session, agent_id=child)
+    yield Linked(session=child, time=time, call=call, parent=session)
