@@ -109,18 +109,21 @@ class Goose:
         values = {"accumulated_input_tokens": input_, "accumulated_output_tokens": output, **more}
         names = ", ".join(f"{name} = ?" for name in values)
         self.db.execute(
-            f"UPDATE sessions SET {names}, updated_at = ? WHERE id = ?", (*values.values(), clock(at), session)
+            f"UPDATE sessions SET {names}, updated_at = ? WHERE id = ?",
+            (*values.values(), clock(at), session),
         )
 
     def say(self, session, role, at, *content, id_=None, stored=None, **seen):
         """A message; `stored`: when it was inserted, if that was later."""
         self.db.execute("BEGIN IMMEDIATE")
-        self._insert("messages", MESSAGE, self.message(session, role, at, *content, id_=id_, stored=stored, **seen))
+        self._insert(
+            "messages", MESSAGE, self.message(session, role, at, *content, id_=id_, stored=stored, **seen)
+        )
         self.db.execute("UPDATE sessions SET updated_at = ? WHERE id = ?", (clock(stored or at), session))
         self.db.execute("COMMIT")
 
     def message(self, session, role, at, *content, id_=None, stored=None, **seen):
-        count = self.db.execute("SELECT count(*), max(id) FROM messages").fetchone()
+        (last,) = self.db.execute("SELECT max(id) FROM messages").fetchone()
         return {
             "session_id": session,
             "role": role,
@@ -128,7 +131,7 @@ class Goose:
             "created_timestamp": at,
             "timestamp": clock(stored or at),
             "metadata_json": json.dumps(SEEN | seen),
-            "message_id": id_ or f"msg_{count[0]:08x}-{count[1] or 0:04x}-made",
+            "message_id": id_ or f"msg_{last or 0:08x}-{at:x}-made",
         }
 
     def compact(self, session, at, prompt=None):
@@ -226,7 +229,10 @@ def _insert(table, row):
 
 
 def main(recorded, new):
-    with closing(sqlite3.connect(recorded)) as source, closing(sqlite3.connect(new, isolation_level=None)) as target:
+    with (
+        closing(sqlite3.connect(recorded)) as source,
+        closing(sqlite3.connect(new, isolation_level=None)) as target,
+    ):
         target.execute("PRAGMA journal_mode = WAL")
         for (statement,) in source.execute("SELECT sql FROM sqlite_master WHERE name NOT LIKE 'sqlite_%'"):
             target.execute(statement)

@@ -132,6 +132,7 @@ class Run:
             environ=environ,
             excludes=config.excludes,
             agents=config.agents,
+            extra={row.agent: getattr(config, row.roots_setting) for row in TABLE if row.roots_setting},
             notices=self.notices,
         )
         sources = Sources(store.cursors(), self._tail, floor)
@@ -303,6 +304,10 @@ class Run:
             from spantail.tail.rows import RowsTail
 
             return RowsTail(source, cursor, notices, limits)
+        if source.format.roots[source.files.root].beside:
+            from spantail.tail.joined import JoinedTail
+
+            return JoinedTail(source, cursor, notices, limits, self.finder.beside)
         from spantail.tail.lines import LineTail
 
         return LineTail(source, cursor, notices, limits)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any, Literal, Protocol
+from typing import Any, Final, Literal, Protocol
 
 from msgspec import Struct
 
@@ -11,11 +11,27 @@ from spantail.model import Event, Record
 
 Storage = Literal["lines", "document", "rows", "text"]
 
+AT_REST: Final = "at rest"
+"""Kind of the record (without a body) that ends what was read of files joined by `Root.beside`:
+everything written so far has been read."""
+
 
 class Reader(Protocol):
     """A msgspec.Struct whose fields are its memory, saved with the commit. One per source."""
 
     def read(self, record: Record) -> Iterable[Event]: ...
+
+
+class Beside(Struct, frozen=True):
+    """A file that only makes sense together with a main file: read before it, by its reader."""
+
+    kind: str
+    glob: str
+    """Name of the file, in the folder of the main file."""
+    storage: Literal["lines", "text"]
+    line: type[Any] | None = None
+    wide: bool = False
+    """Looked for in the home and the further roots as well."""
 
 
 class Root(Struct, frozen=True):
@@ -30,6 +46,11 @@ class Root(Struct, frozen=True):
     xdg: str = ""
     """Name of an XDG variable (`XDG_DATA_HOME`) that replaces the first parts of `path`: with
     path `.local/share/x` and XDG_DATA_HOME=/d the folder is `/d/x`."""
+    search: int = 0
+    """The files may lie in any folder, down to this many levels below: they are looked for by name,
+    rarely, and past hidden folders and dependency trees. Only folders that hold one are watched."""
+    beside: tuple[Beside, ...] = ()
+    """Files joined with each main file of this root (lines or text), in the order in which they are read."""
 
 
 class Files(Struct, frozen=True):
@@ -86,5 +107,7 @@ class Format(Struct, frozen=True):
     """Globs (relative to the home) of files that are never opened: they may hold secrets."""
     versions: str = ""
     """The versions it was recorded with."""
+    roots_setting: str = ""
+    """Name of the setting that adds folders like the first root."""
     shape: int = 1
     """Raised when the readers' memory changes its meaning."""

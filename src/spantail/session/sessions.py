@@ -154,9 +154,10 @@ class Sessions:
             turn = work.turn
             if turn is not None:
                 at = self._end(turn)
-                when = (
-                    at + rules.grace if at else work.last + (rules.stale if self._busy(work) else rules.idle)
-                )
+                when = at + rules.grace if at else work.last + (rules.stale if turn.tools else rules.idle)
+                for call in turn.models.values():
+                    if call.final:
+                        when = min(when, call.end + rules.grace)
             elif work.loose:
                 when = work.last + rules.stale
             elif work.run:
@@ -217,15 +218,15 @@ class Sessions:
             return turn.marked
         return turn.last if turn.ends and not turn.tools else 0
 
-    @staticmethod
-    def _busy(work: Work) -> bool:
-        turn = work.turn
-        return bool(work.loose or (turn is not None and (turn.tools or turn.models)))
-
     def _silence(self, work: Work, time: int) -> None:
         """What the time between the last record and `time` proves."""
         rules, turn = self.rules, work.turn
         if turn is not None:
+            # A reply that is complete gets no more records after a while: its tools may run for hours.
+            for call in [c for c in turn.models.values() if c.final and time > c.end + rules.grace]:
+                del turn.models[call.key]
+                self.settler.model_call(work, turn, call)
+                self.dirty.add(work.key)
             end = self._end(turn)
             if end:
                 if time > end + rules.grace:

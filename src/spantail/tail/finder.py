@@ -11,10 +11,11 @@ from __future__ import annotations
 import os
 import stat as modes
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from fnmatch import fnmatchcase
 from typing import Final, Protocol
 
-from spantail.formats.row import Format
-from spantail.tail import backlog, roots
+from spantail.formats.row import Beside, Format
+from spantail.tail import backlog, roots, search
 from spantail.tail.globs import States
 from spantail.tail.roots import Barred, Place, parts, within
 from spantail.tail.source import Source
@@ -39,15 +40,23 @@ class Finder:
         agents: Sequence[str] = (),
         extra: Mapping[str, Sequence[str]] | None = None,
         notices: Notices | None = None,
+        walks: search.Search | None = None,
     ) -> None:
         """`own_home`: the one home is the user's, so the environment's overrides apply. `agents`: only
-        these; none = all. `extra`: further folders of an agent, beside those in the homes."""
+        these; none = all. `extra`: further folders of an agent, beside those in the homes, or single files
+        to be joined with its own. `walks`: the means by which homes are searched."""
         self._formats = [row for row in formats if not agents or row.agent in agents]
         self._homes = homes
         self._own_home = own_home
         self._environ = environ
         self._excludes = [os.path.abspath(os.path.expanduser(path)) for path in excludes]  # noqa: PTH100, PTH111
-        self._extra = extra or {}
+        self._extra = {
+            agent: [os.path.abspath(os.path.expanduser(path)) for path in paths]  # noqa: PTH100, PTH111
+            for agent, paths in (extra or {}).items()
+        }
+        self._search = walks or search.Search()
+        self._company: dict[str, set[str]] = {}
+        """Folder -> files that are joined with some in it, by path."""
         self._notices = notices
         self._complained: set[str] = set()
         self._known: dict[str, Source] = {}
@@ -66,6 +75,7 @@ class Finder:
             own_home=self._own_home,
             extra=self._extra,
         )
+        self._excluded = Barred([("/", path) for path in self._excludes])
         self._barred = Barred([*rules, *(("/", path) for path in self._excludes)])
         self._foreign.clear()
         self._at: dict[str, list[Place]] = {}
@@ -74,12 +84,13 @@ class Finder:
 
     def roots(self) -> tuple[list[str], list[str]]:
         """(folders that exist, folders that do not); one inside another is left out, since watching is
-        recursive."""
+        recursive. Of a home that is searched, only the folders in which something was found."""
         self.refresh()
-        existing = {place.path for place in self._places if place.real}
-        missing = {place.path for place in self._places} - existing
-        outer = [path for path in existing if not any(within(path, p) for p in existing if p != path)]
-        return sorted(outer), sorted(missing)
+        existing = {place.path for place in self._places if place.real and not place.search}
+        missing = {place.path for place in self._places if not place.real}
+        outer = {path for path in existing if not any(within(path, p) for p in existing if p != path)}
+        flat = {folder for folder in self._company if not any(within(folder, path) for path in outer)}
+        return sorted(outer | flat), sorted(missing)
 
     def scan(self) -> list[Source]:
         """Every file there is, by path."""
@@ -89,9 +100,12 @@ class Finder:
             hit
             for place in self._places
             if place.real
-            for hit in self._walk(place, place.path, place.globs.start)
+            for hit in (
+                self._searched(place) if place.search else self._walk(place, place.path, place.globs.start)
+            )
         ]
         before, self._known, self._files = self._known, {}, {}
+        self._company = {}
         sources = self._unique(found)
         for at, source in enumerate(sources):
             old = before.get(source.path)
@@ -108,7 +122,7 @@ class Finder:
         path = path.rstrip("/") or "/"
         found: list[tuple[str, tuple[int, int], Source]] = []
         for place in self._places:
-            if not place.real:
+            if not place.real or place.search:
                 continue
             if within(place.path, path):
                 found += self._walk(place, place.path, place.globs.start)
@@ -149,6 +163,7 @@ class Finder:
         found: dict[str, Source] = {}
         for path in paths:
             source = self.match(path)
+            found.update((joined.path, joined) for joined in self._joined(path))
             if source is not None:
                 found[source.path] = source
             elif self.may_hold(path) and os.path.isdir(path):  # noqa: PTH112
@@ -157,12 +172,30 @@ class Finder:
 
     def may_hold(self, path: str) -> bool:
         """Whether a file to follow may be or appear in this folder or below it."""
-        if path in self._at or path in self.folders:
+        if path in self.folders or any(not place.search for place in self._at.get(path, ())):
             return True
         for place in self._above(path):
-            if place.globs.inside(parts(path, place.path)) and not self._barred.covers(path):
+            if (
+                not place.search
+                and place.globs.inside(parts(path, place.path))
+                and not self._barred.covers(path)
+            ):
                 return not os.path.islink(path) or place.allows(path)  # noqa: PTH114
         return False
+
+    def beside(self, source: Source) -> list[tuple[Beside, str]]:
+        """The files that are read together with this one, as its root says, in that order."""
+        wanted = source.format.roots[source.files.root].beside
+        extra = self._extra.get(source.format.agent, [])
+        found: dict[str, Beside] = {}
+        for one in wanted:
+            folders = [os.path.dirname(source.path)]  # noqa: PTH120
+            folders += [source.home, *extra] if one.wide else []
+            for folder in folders:
+                for path in _named(folder, one.glob):
+                    if not self._barred.covers(path):
+                        found.setdefault(path, one)
+        return [(one, path) for path, one in found.items()]
 
     def looked_at(self) -> Iterator[str]:
         """What polling has to look at: the files known, databases' logs, and folders for new files."""
@@ -215,6 +248,20 @@ class Finder:
                 if key is not None:
                     yield path, key, self._source(place, index, path)
 
+    def _searched(self, place: Place) -> Iterator[tuple[str, tuple[int, int], Source]]:
+        globs = place.globs
+
+        def fits(name: str) -> bool:
+            return globs.fits(globs.start, name) is not None
+
+        for path in self._search.files(place.path, place.search, fits, self._excluded.covers):
+            index = globs.fits(globs.start, path[path.rindex("/") + 1 :])
+            if index is None or self._barred.covers(path):
+                continue
+            key = self._regular(place, path)
+            if key is not None:
+                yield path, key, self._source(place, index, path)
+
     def _unique(self, found: list[tuple[str, tuple[int, int], Source]]) -> list[Source]:
         """Two names of one file are one source: the first by name, and the first place in the table."""
         found.sort(key=lambda hit: hit[0])
@@ -230,7 +277,26 @@ class Finder:
     def _add(self, path: str, key: tuple[int, int], source: Source) -> Source:
         self._known[path] = source
         self._files[key] = path
+        if source.format.roots[source.files.root].search:
+            self._company.setdefault(path[: path.rindex("/")] or "/", set()).add(path)
+            for _, other in self.beside(source):
+                self._company.setdefault(other[: other.rindex("/")] or "/", set()).add(path)
         return source
+
+    def _joined(self, path: str) -> Iterator[Source]:
+        """The sources that are read together with this file."""
+        folder, _, name = path.rpartition("/")
+        for main in self._company.get(folder or "/", ()):
+            source = self._known.get(main)
+            if source is None or main == path:
+                continue
+            near = main.rpartition("/")[0] == folder
+            named = path in self._extra.get(source.format.agent, ())
+            wanted = source.format.roots[source.files.root].beside
+            if any(
+                (named and one.wide) or ((near or one.wide) and fnmatchcase(name, one.glob)) for one in wanted
+            ):
+                yield source
 
     def _regular(self, place: Place, path: str, *, link: bool | None = None) -> tuple[int, int] | None:
         """Device and inode, if it is a regular file that may be opened."""
@@ -258,8 +324,15 @@ class Finder:
 
     def _fit(self, path: str) -> tuple[Place, int] | None:
         for place in self._above(path):
-            index = place.globs.match(parts(path, place.path))
+            names = parts(path, place.path)
+            if place.search:
+                near = search.lies(names, place.search)
+                index = place.globs.fits(place.globs.start, names[-1]) if near else None
+            else:
+                index = place.globs.match(names)
             if index is not None and not self._barred.covers(path):
+                if place.search:
+                    self._search.add(place.path, path)
                 return place, index
         return None
 
@@ -270,6 +343,19 @@ class Finder:
         if self._notices is not None and path not in self._complained:
             self._complained.add(path)
             self._notices.unreadable(place.format.agent, path, reason)
+
+
+def _named(folder: str, pattern: str) -> list[str]:
+    """The files in a folder whose names fit; of something that is a file itself: that one. No links."""
+    try:
+        if not os.path.isdir(folder):  # noqa: PTH112
+            return [folder] if os.path.isfile(folder) else []  # noqa: PTH113
+        with os.scandir(folder) as entries:
+            return sorted(
+                e.path for e in entries if fnmatchcase(e.name, pattern) and e.is_file(follow_symlinks=False)
+            )
+    except OSError:
+        return []
 
 
 def _is_folder(entry: os.DirEntry[str]) -> bool:

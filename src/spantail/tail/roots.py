@@ -13,7 +13,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from spantail.formats.row import Files, Format, Root
+from spantail.formats.row import Beside, Files, Format, Root
 from spantail.tail.globs import Globs
 
 _XDG_DEFAULTS: Final = {
@@ -42,6 +42,8 @@ class Place(Struct, frozen=True, eq=False):
     real: str
     """Without symbolic links; empty while the folder is missing or leads out of a home not one's own."""
     real_home: str
+    search: int = 0
+    beside: tuple[Beside, ...] = ()
 
     def allows(self, path: str) -> bool:
         """Whether a path that goes through symbolic links stays inside the folder or the home."""
@@ -134,12 +136,14 @@ def places(
                     (base, p[len(usual) + 1 :]) for p in format_.never if usual and p.startswith(usual + "/")
                 ]
             if home is found[0]:
-                folders += [(0, os.path.abspath(path), True) for path in extra.get(format_.agent, ())]  # noqa: PTH100
+                folders += [(0, path, True) for path in extra.get(format_.agent, ())]
             for index, path, trusted in folders:
                 kinds = tuple(files for files in format_.files if files.root == index)
                 real = os.path.realpath(path)
                 if not os.path.isdir(real) or not (trusted or within(real, real_home)):  # noqa: PTH112
                     real = ""
                 globs = Globs([files.glob for files in kinds])
-                result.append(Place(path, home, format_, kinds, globs, real, real_home))
+                root = format_.roots[index]
+                place = Place(path, home, format_, kinds, globs, real, real_home, root.search, root.beside)
+                result.append(place)
     return result, rules

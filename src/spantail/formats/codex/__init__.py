@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from spantail.formats.codex.lines import Line
-from spantail.formats.codex.reader import CodexReader, unit
+from spantail.formats.codex.names import unit
+from spantail.formats.codex.reader import CodexReader
 from spantail.formats.row import Files, Format, Gives, Root
 
 

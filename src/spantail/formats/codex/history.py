@@ -61,6 +61,6 @@ class History(Struct):
             self.copying = old
             self.turns |= old
             self.begun |= not old
-        elif self.copying and not self.turns and time > self.since + SECOND:
+        elif self.copying and (turn or not self.turns) and time > self.since + SECOND:
             self.copying, self.begun = False, True
         return self.copying

@@ -98,7 +98,7 @@ class Payload(Struct, gc=False):
     thread_id: Any = None
     # session_meta
     session_id: Any = None
-    timestamp: str | None = None
+    timestamp: Any = None
     forked_from_id: Any = None
     parent_thread_id: Any = None
     cwd: Any = None

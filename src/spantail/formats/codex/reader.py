@@ -14,13 +14,14 @@ Its dialects are told by the fields that are there, never by the version:
 - In code mode the model calls one tool `exec`, and what its script runs appears as items only.
 
 What is copied from another thread is left out by `history`.
+
+Longer than 400 lines: turns, replies and tool calls each have several dialects of a few lines, and share
+one memory.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
-from pathlib import PurePath
 from typing import Final
 
 from msgspec import Raw, Struct, field
@@ -29,8 +30,8 @@ from spantail.formats.codex import results, subagents
 from spantail.formats.codex.history import History, minted
 from spantail.formats.codex.limits import changed
 from spantail.formats.codex.lines import Line, Payload, TokenUsage, Totals
-from spantail.formats.times import iso_ns
-from spantail.formats.values import head, some, text, time_ns
+from spantail.formats.codex.names import NO_FAILURE, is_prompt, thread_of, word_of
+from spantail.formats.values import some, text, time_ns
 from spantail.model import (
     MILLISECOND,
     Called,
@@ -49,6 +50,7 @@ from spantail.model import (
 KEEP: Final = 256
 """Tool calls that a reader remembers."""
 CALLS: Final = frozenset(("function_call", "custom_tool_call", "local_shell_call"))
+ANSWERS: Final = CALLS | {"reasoning", "agent_message", "agent_reasoning"}
 OUTPUTS: Final = frozenset(("function_call_output", "custom_tool_call_output"))
 ENDS: Final = frozenset(("exec_command_end", "patch_apply_end", "mcp_tool_call_end"))
 INNER: Final = "exec-"
@@ -59,32 +61,6 @@ ITEM_TOOLS: Final = {
     "ImageView": "view_image",
     "WebSearch": "web_search",
 }
-NO_PROMPT: Final = (
-    "<environment_context>",
-    "<user_instructions>",
-    "# AGENTS.md instructions",
-    "<turn_aborted>",
-    "<subagent_notification>",
-    "<user_shell_command>",
-    "<INSTRUCTIONS>",
-)
-NO_FAILURE: Final = ("thread_rollback_failed", "active_turn_not_steerable")
-"""Errors that say nothing of the turn."""
-_NAMED: Final = re.compile(r"rollout-.*?([0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12})\.jsonl")
-
-
-def word_of(info: object) -> str:
-    """codex_error_info is a word, or an object whose only key is the word."""
-    if isinstance(info, dict):
-        info = next(iter(info), "")
-    return text(info, 60)
-
-
-def is_prompt(raw: Raw) -> bool:
-    """Not everything in the user's name was written by the user."""
-    words = head(raw, 400)
-    at = words.find(b'"text":"') + 7 if words[:1] == b"[" else 0
-    return not words[at:].lstrip(b'"').decode("utf-8", "replace").startswith(NO_PROMPT)
 
 
 class CodexReader(Struct):
@@ -118,7 +94,7 @@ class CodexReader(Struct):
     owed: bool = False
     """The model has not answered to a prompt or a tool's output."""
     held: int = 0
-    """A prompt in what looks like a copy: the file's own, if no answer follows there."""
+    """A prompt in what looks like a copy, without an answer there: the file's own, if one follows."""
     failed: str = ""
     calls: dict[str, str] = {}
     """Tool calls: id -> name while open, empty when it has returned."""
@@ -134,6 +110,8 @@ class CodexReader(Struct):
         if body is None:
             yield from self._bare(line, record)
             return
+        if line.type == "world_state" or (body.type == "message" and body.role != "assistant"):
+            return  # much of the bytes, and nothing in them to count
         time = time_ns(line.timestamp)
         if line.type == "session_meta":
             yield from self._meta(body, time)
@@ -141,11 +119,10 @@ class CodexReader(Struct):
         self._name(record.path)
         self.ordinals = self.ordinals or line.ordinal is not None
         turn = text(body.turn_id) if body.type == "task_started" or line.type == "turn_context" else ""
-        before = self.history.copying
         if self.history.copied(turn, line.ordinal, time):
             self._copy(line.type, body, time)
             return
-        if before and self.held and not turn:
+        if self.held and body.type in ANSWERS:
             yield from self._begin(self._stamp(self.held, 0), self.held)
         if line.type == "response_item":
             yield from self._response_item(body, time, record.position)
@@ -163,8 +140,7 @@ class CodexReader(Struct):
     def _name(self, path: str) -> None:
         """A file whose first line is lost has its thread's id in its name."""
         if not self.session:
-            found = _NAMED.fullmatch(PurePath(path).name.removesuffix(".zst"))
-            self.session = found[1] if found is not None else PurePath(path).stem
+            self.session = thread_of(path)
             self.history.own = minted(self.session)
 
     def _meta(self, meta: Payload, time: int) -> Iterator[Event]:
@@ -218,7 +194,7 @@ class CodexReader(Struct):
             self.model = text(body.model) or self.model
         elif body.type == "user_message":
             self.held = time if is_prompt(body.message) else self.held
-        elif body.type in ("turn_aborted", "task_complete", "agent_message") or body.type in CALLS:
+        elif body.type in ANSWERS or body.type in ("turn_aborted", "task_complete"):
             self.held = 0
 
     # -------------------------------------------------------------------------------- turns
@@ -267,7 +243,9 @@ class CodexReader(Struct):
             self.owed = True
         elif not self.told and self.turn:
             self.told, self.owed = kind, True
-            yield Prompted(session=self.session, time=time, turn=self.turn, content=some(content))
+            yield Prompted(
+                session=self.session, time=time, turn=self.turn, human=not self.alone, content=some(content)
+            )
         elif self.told == kind:
             yield Noted(session=self.session, time=time, kind="queued_prompt")
 
@@ -537,21 +515,3 @@ class CodexReader(Struct):
                 )
         else:
             yield from self._response_item(line, self.bare, record.position, "estimate")
-
-
-_TIMESTAMP: Final = re.compile(rb'"timestamp":\s*"([^"]{10,40})"')
-_ROOTS: Final = tuple(
-    re.compile(rb'"' + name + rb'":\s*"([^"]{1,80})"') for name in (b"session_id", b"parent_thread_id", b"id")
-)
-
-
-def unit(path: str, start: bytes) -> tuple[int, str]:
-    """A thread and the subagents below it are read together."""
-    first = start.partition(b"\n")[0]
-    found = _TIMESTAMP.search(first)
-    time = iso_ns(found[1].decode("ascii", "replace")) if found is not None else 0
-    for pattern in _ROOTS:
-        root = pattern.search(first)
-        if root is not None:
-            return time, root[1].decode("utf-8", "replace")
-    return time, PurePath(path).stem

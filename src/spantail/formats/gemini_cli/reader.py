@@ -58,7 +58,13 @@ from spantail.model import (
 )
 
 CONTEXT = "<session_context>"
-NO_PROMPT = (CONTEXT, "<state_snapshot>", "System: Potential loop detected", "System: Please continue.")
+NO_PROMPT = (
+    CONTEXT,
+    "<state_snapshot>",
+    "<hook_context>",
+    "System: Potential loop detected",
+    "System: Please continue.",
+)
 STEERS = "User steering update:"
 TASK = "Your task is to "
 """So begin the prompts of the subagents that had a session file of their own in early 2026."""

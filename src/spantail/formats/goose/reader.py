@@ -109,13 +109,12 @@ class GooseReader(Struct):
             yield Measured(session=session, time=time, usage=usage)
 
     def _totals(self, values: tuple[Any, ...]) -> Iterator[Event]:
-        """The counts of a session, dated by its last message: what changes a row may be a new name, days later."""
+        """The counts of a session, dated by its last message: what changes a row may be a new name, days later.
+        Also when nothing was spent, because a deleted session's id is given to the next one of the day."""
         session, updated, *counts, cost, model, provider, spoken = values
         session = text(session)
         known = [number(count) for count in counts]
-        spent = number(cost)
-        # A session that was opened and left is none, but one that has an old one's id counts from nothing.
-        if not session or (session not in self.talks and not any(known) and not spent):
+        if not session:
             return
         whole, output, read, write = (int(count or 0) for count in known)
         # The cache is a part of the input where it is known, and unknown where it is not.
@@ -126,7 +125,7 @@ class GooseReader(Struct):
             session=session,
             time=shapes.seconds(spoken) * SECOND or shapes.moment(updated),
             usage=Usage(input=fresh, cache_read=read, cache_write=write, output=output),
-            cost=spent,
+            cost=number(cost),
             model=text(model),
         )
 
@@ -197,8 +196,8 @@ class GooseReader(Struct):
         talk.over, talk.compacted, talk.asked, talk.pair = False, False, {}, (0, 0)
         human = not talk.nested or bool(talk.parent)
         yield Prompted(session=session, time=time, turn=key, human=human, content=content or None)
-        around = self.talks.get(talk.parent)
-        if around is not None:
+        if talk.parent:
+            around = self._talk(talk.parent)
             child = Task(session, time, time, words)
             call = matched(around.tasks, child)
             if call is not None:
