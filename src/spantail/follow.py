@@ -296,7 +296,8 @@ class Follow:
         if changes.spans and parts.deliverer is not None:
             parts.deliverer.wake()
         turns, self._turns = self._turns, []
-        if turns:
+        # A backlog's old turns are not news.
+        if turns and self.backlog_done:
             parts.shown(turns)
         if self.backlog_done:
             parts.committed()

@@ -94,7 +94,9 @@ class Groups:
             changes.works += [
                 (group.id, work.key, SHAPE, work.last, msgspec.msgpack.encode(work)) for work in works
             ]
-            changes.ledger += [(group.id, id_, day) for id_ in group.ledger.take_new()]
+            ids = group.ledger.take_new()
+            if ids:
+                changes.ledger.append((group.id, day, ids))
             if works and sessions.slugs:
                 changes.groups.append((msgspec.msgpack.encode(sessions.slugs), group.id))
         return outcomes

@@ -220,9 +220,7 @@ class Measured(Event, gc=False, kw_only=True):
     calls: int | None = None
 
 
-NoteKind = Literal[
-    "compaction", "provider_error", "retry", "hook", "queued_prompt", "limit", "incomplete"
-]
+NoteKind = Literal["compaction", "provider_error", "retry", "hook", "queued_prompt", "limit", "incomplete"]
 
 
 class Noted(Event, gc=False, kw_only=True):

@@ -254,10 +254,12 @@ def test_a_session_that_is_resumed_had_ended(home):
 
 
 def test_the_working_directory_is_in_the_context(home):
-    """Until it is read the folder's name stands for the project; a digest is no name."""
+    """Also where that is written after the first prompt, for which the folder's name stood in."""
     words = "<session_context>\nx\n- **Workspace Directories:**\n  - /w/deep/thing\n- more"
     home.lines(metadata(), history(user("ctx", 0, words)), user("a", 1), gemini("b", 2)).settle()
     assert (home.turn.context.cwd, home.turn.context.project) == ("/w/deep/thing", "thing")
+    late = Home(home.root / "late").lines(metadata(), user("a", 1), history(user("ctx", 2, words)))
+    assert late.settle().turn.context.cwd == "/w/deep/thing"
 
 
 @pytest.mark.parametrize(("folder", "project"), [("proj", "proj"), ("ab" * 32, "")])

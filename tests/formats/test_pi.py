@@ -152,6 +152,17 @@ def test_a_cost_of_zero_is_no_price():
     assert call.cost is None
 
 
+def test_a_reply_is_priced_by_its_own_provider():
+    """The session keeps the name of its first one, however late a turn is settled."""
+    found, asked = Read(), []
+    found.sessions.settler.price = lambda model, provider, *_: asked.append(provider)
+    free = {**USED, "cost": None}
+    other = reply("d", 5100, usage=free, provider="openai")
+    found.file(user("a", 0), reply("b", 100, usage=free), user("c", 5000), other)
+    assert asked == ["anthropic", "openai"]
+    assert {turn.context.provider for turn in found.of(Turn)} == {"anthropic"}
+
+
 def test_ids_of_calls_repeat_between_replies():
     """Small servers call every call `call_1`: each is one of its own."""
     found = read(

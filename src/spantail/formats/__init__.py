@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from spantail.formats import claude_code, clido, cline, codex, gemini_cli, generic, goose, opencode, pi
+from spantail.formats import aider, claude_code, clido, cline, codex, gemini_cli, generic, goose, opencode, pi
 from spantail.formats.row import Format
 
 TABLE: tuple[Format, ...] = (
+    aider.FORMAT,
     claude_code.FORMAT,
     clido.FORMAT,
     cline.FORMAT,

@@ -14,7 +14,8 @@ def iso_ns(text: str) -> int:
         moment = datetime.fromisoformat(text)
         if moment.tzinfo is None:
             moment = moment.replace(tzinfo=UTC)
-        return min(max(0, round(moment.timestamp() * 1e6) * 1000), LATEST)
+        time = round(moment.timestamp() * 1e6) * 1000
+        return time if 0 < time < LATEST else 0
     except (ValueError, OverflowError, OSError):
         return 0
 

@@ -39,8 +39,12 @@ class Busy(Struct, gc=False):
 
     def without(self, other: Busy) -> int:
         """The length of this less what the kept intervals share with `other`."""
-        shared = 0
+        shared, at, spans = 0, 0, other.spans
         for a, b in self.spans:
-            for c, d in other.spans:
-                shared += max(0, min(b, d) - max(a, c))
+            while at < len(spans) and spans[at][1] <= a:
+                at += 1
+            near = at
+            while near < len(spans) and spans[near][0] < b:
+                shared += min(b, spans[near][1]) - max(a, spans[near][0])
+                near += 1
         return self.length() - shared

@@ -50,7 +50,7 @@ class Calls:
         turn.last = max(turn.last, call.end)
         turn.ready = max(turn.ready, call.end)
         if turn.marked and event.time >= turn.marked:
-            turn.marked, turn.status, turn.error_type = 0, "pending", ""
+            reopen(turn)
         turn.ends, turn.rests = event.ends, event.rests or event.ends
 
     @staticmethod
@@ -108,8 +108,7 @@ class Calls:
         if event.input is not None:
             self._input(work, tool, event.input)
         turn.last = max(turn.last, event.time)
-        turn.ends = turn.rests = False
-        turn.marked = 0
+        reopen(turn)
         early = work.early.pop(event.call, None)
         if early is not None:
             self._finish(work, turn, tool, early)
@@ -219,6 +218,12 @@ class Calls:
             turn.events.append(SpanEvent(event.kind, event.time or turn.last, attrs))
         if event.kind in ("compaction", "provider_error", "incomplete"):
             self.settler.occurred(work, turn, event.kind, event.error_type, event.time or work.last)
+
+
+def reopen(turn: OpenTurn) -> None:
+    """More came after what looked like the turn's end."""
+    turn.ends = turn.rests = False
+    turn.marked, turn.status, turn.error_type = 0, "pending", ""
 
 
 def _around(work: Work, time: int) -> OpenTurn | None:

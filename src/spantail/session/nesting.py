@@ -26,6 +26,14 @@ class Nesting:
                 return at
         return None
 
+    def inside(self, inner: str, outer: str) -> bool:
+        """Whether `inner` is `outer` or nested in it; files that name each other must not make a ring."""
+        while inner:
+            if inner == outer:
+                return True
+            inner = self.work(inner).parent
+        return False
+
     def keep_awake(self, work: Work) -> None:
         around = self.work(work.parent)
         while True:

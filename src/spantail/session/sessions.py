@@ -38,7 +38,7 @@ from spantail.model import (
     Usage,
 )
 from spantail.session.busy import Busy
-from spantail.session.calls import Calls
+from spantail.session.calls import Calls, reopen
 from spantail.session.ids import ledger_id, span_id, trace_id
 from spantail.session.nesting import Nesting
 from spantail.session.settle import Ledger, Price, Rules, Settler, exit_of
@@ -93,7 +93,7 @@ class Sessions:
 
     def apply(self, events: Iterable[Event]) -> None:
         for event in events:
-            work = self.work(event.session)
+            work = self.works.get(event.session) or self.work(event.session)
             time = event.time or work.last
             if (
                 time > work.last
@@ -223,10 +223,10 @@ class Sessions:
         rules, turn = self.rules, work.turn
         if turn is not None:
             # A reply that is complete gets no more records after a while: its tools may run for hours.
-            for call in [c for c in turn.models.values() if c.final and time > c.end + rules.grace]:
-                del turn.models[call.key]
-                self.settler.model_call(work, turn, call)
-                self.dirty.add(work.key)
+            for call in turn.models.values():
+                if call.final and time > call.end + rules.grace:
+                    self._settle_complete(work, turn, time)
+                    break
             end = self._end(turn)
             if end:
                 if time > end + rules.grace:
@@ -240,6 +240,12 @@ class Sessions:
             self.dirty.add(work.key)
         if work.run and work.turn is None and not work.loose and time > work.last + rules.idle:
             self._end_run(work, work.last)
+
+    def _settle_complete(self, work: Work, turn: OpenTurn, time: int) -> None:
+        for call in [c for c in turn.models.values() if c.final and time > c.end + self.rules.grace]:
+            del turn.models[call.key]
+            self.settler.model_call(work, turn, call)
+        self.dirty.add(work.key)
 
     def _end_run(self, work: Work, time: int) -> None:
         if work.run > 0:
@@ -269,7 +275,7 @@ class Sessions:
                 changes[field] = value
         if "cwd" in changes:
             changes["project"] = self.project(changes["cwd"])
-        if event.parent and not work.parent:
+        if event.parent and not work.parent and not self.nesting.inside(event.parent, work.key):
             work.parent = event.parent
             outer = self.work(event.parent).context
             for field in ("conversation", "cwd", "project", "branch", "version"):
@@ -282,6 +288,9 @@ class Sessions:
         work.agent_id = event.agent_id or work.agent_id
         if event.slug and not work.slug:
             work.slug = event.slug
+        if event.copied_from and work.root is None and event.copied_from != work.key:
+            origin = self.work(event.copied_from).root
+            work.root = None if origin is None else structs.replace(origin, reason="original")
 
     def _open(self, work: Work, key: str, time: int, *, human: bool) -> OpenTurn:
         turn = OpenTurn(
@@ -312,13 +321,13 @@ class Sessions:
         for turn in (work.turn, *work.waiting):
             if turn is not None and turn.key == event.turn:
                 self._name(turn, event.alias)
+                self._keep(turn, event)
                 return
         open_turn = work.turn
         if open_turn is not None:
             if not event.human:
                 # A notice to the model is no prompt: the loop that runs goes on with it.
-                open_turn.ends = open_turn.rests = False
-                open_turn.marked = 0
+                reopen(open_turn)
                 open_turn.ready = max(open_turn.ready, event.time)
                 self._name(open_turn, event.alias)
                 return
@@ -332,8 +341,7 @@ class Sessions:
         turn = self._open(work, event.turn, event.time, human=event.human)
         turn.outer = event.outer
         self._name(turn, event.alias or event.outer)
-        if self.rules.keep_content and event.content is not None:
-            turn.content = bytes(event.content)
+        self._keep(turn, event)
         if work.parent:
             self.nesting.take_link(work, turn)
             self._bind(work, turn)
@@ -342,6 +350,10 @@ class Sessions:
         if work.slug:
             self._plan(work, turn, implements=event.implements)
         return turn
+
+    def _keep(self, turn: OpenTurn, event: Prompted) -> None:
+        if self.rules.keep_content and event.content is not None and turn.content is None:
+            turn.content = bytes(event.content)
 
     @staticmethod
     def _name(turn: OpenTurn, alias: str) -> None:

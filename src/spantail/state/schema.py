@@ -30,10 +30,11 @@ TABLES = (
     """CREATE TABLE IF NOT EXISTS works (
         grp INTEGER NOT NULL, session TEXT NOT NULL, shape INTEGER NOT NULL, updated INTEGER NOT NULL,
         work BLOB NOT NULL, PRIMARY KEY (grp, session)) WITHOUT ROWID""",
-    # What has been settled; `day` is for forgetting it after 13 months.
+    # What has been settled: eight bytes an id, those of one commit in one row, merged later.
+    # `day` is for forgetting them after 13 months.
     """CREATE TABLE IF NOT EXISTS ledger (
-        grp INTEGER NOT NULL, id INTEGER NOT NULL, day INTEGER NOT NULL,
-        PRIMARY KEY (grp, id)) WITHOUT ROWID""",
+        segment INTEGER PRIMARY KEY, grp INTEGER NOT NULL, day INTEGER NOT NULL, ids BLOB NOT NULL)""",
+    "CREATE INDEX IF NOT EXISTS ledger_by_group ON ledger (grp, day)",
     """CREATE TABLE IF NOT EXISTS totals (
         family TEXT NOT NULL, labels TEXT NOT NULL, value BLOB NOT NULL, created INTEGER NOT NULL,
         shown INTEGER NOT NULL, free INTEGER NOT NULL, PRIMARY KEY (family, labels)) WITHOUT ROWID""",

@@ -26,6 +26,8 @@ from spantail.state.series import Row
 PACK_FROM = 16 * 1024
 """Larger requests are stored compressed: a backlog's batches shrink to a tenth."""
 DAY = 86_400
+SEGMENTS = 64
+"""Rows of the ledger for one day before they are merged."""
 KEEP_DAYS = 400
 """13 months: ids and sums older than that are forgotten."""
 
@@ -49,7 +51,7 @@ class Changes(Struct):
     cursors: list[Cursor] = []
     gone: list[str] = []
     works: list[tuple[int, str, int, int, bytes]] = []
-    ledger: list[tuple[int, int, int]] = []
+    ledger: list[tuple[int, int, bytes]] = []
     groups: list[tuple[bytes, int]] = []
     totals: list[Row] = []
     hours: list[HourRow] = []
@@ -135,7 +137,7 @@ class Store:
         return row[0], row[1]
 
     def ledger(self, group: int) -> Ledger:
-        rows = self.db.execute("SELECT id FROM ledger WHERE grp=?", (group,))
+        rows = self.db.execute("SELECT ids FROM ledger WHERE grp=?", (group,))
         return Ledger(row[0] for row in rows)
 
     def work(self, group: int, session: str) -> tuple[int, bytes] | None:
@@ -174,7 +176,7 @@ class Store:
             if changes.works:
                 db.executemany("INSERT OR REPLACE INTO works VALUES (?,?,?,?,?)", changes.works)
             if changes.ledger:
-                db.executemany("INSERT OR IGNORE INTO ledger VALUES (?,?,?)", changes.ledger)
+                db.executemany("INSERT INTO ledger (grp, day, ids) VALUES (?,?,?)", changes.ledger)
             if changes.groups:
                 db.executemany("UPDATE groups SET memory=? WHERE id=?", changes.groups)
             if changes.totals:
@@ -231,8 +233,27 @@ class Store:
         day = now // 1_000_000_000 // DAY - KEEP_DAYS
         self.db.execute("DELETE FROM ledger WHERE day < ?", (day,))
         self.db.execute("DELETE FROM hours WHERE slot < ?", (day * DAY,))
+        self._merge_ledger()
         # By execute() this would free a single page.
         self.db.executescript("PRAGMA incremental_vacuum")
+
+    def _merge_ledger(self) -> None:
+        """Live commits leave a row for a few ids each: those of a day become one."""
+        many = self.db.execute(
+            "SELECT grp, day FROM ledger GROUP BY grp, day HAVING count(*) > ?", (SEGMENTS,)
+        ).fetchall()
+        for group, day in many:
+            rows = self.db.execute("SELECT ids FROM ledger WHERE grp=? AND day=?", (group, day)).fetchall()
+            self.db.execute("BEGIN IMMEDIATE")
+            try:
+                self.db.execute("DELETE FROM ledger WHERE grp=? AND day=?", (group, day))
+                joined = b"".join(row[0] for row in rows)
+                self.db.execute("INSERT INTO ledger (grp, day, ids) VALUES (?,?,?)", (group, day, joined))
+                self.db.execute("COMMIT")
+            except BaseException:
+                if self.db.in_transaction:
+                    self.db.execute("ROLLBACK")
+                raise
 
 
 def _check(db: sqlite3.Connection, version: int) -> None:

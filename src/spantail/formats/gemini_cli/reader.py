@@ -89,6 +89,8 @@ class GeminiReader(Struct):
     kind: str = ""
     introduced: bool = False
     cwd: str = ""
+    slug: str = ""
+    """The folder's name, which is the project's; stands in where nothing tells the directory."""
     prompts: list[str] = []
     replied: dict[str, bool] = {}
     """Replies that were told, and whether with their usage."""
@@ -127,9 +129,7 @@ class GeminiReader(Struct):
             self.session = id_ or name.stem
         else:
             self.session = f"{id_}/{name.stem}"  # the server mode gives all its sessions one id
-        if not self.parent and (slug := slug_of(path)):
-            # Older files do not tell where they were written, but the folder has the project's name.
-            yield Started(session=self.session, cwd=slug)
+        self.slug = "" if self.parent else slug_of(path)
 
     def _metadata(self, line: Line) -> Iterator[Event]:
         if line.session_id is None and line.start_time is None:
@@ -155,7 +155,8 @@ class GeminiReader(Struct):
         changes = decoded(CHANGES, raw)
         if changes is None:
             return
-        if changes.messages and (not self.cwd or SNAPSHOT in bytes(memoryview(changes.messages))):
+        unplaced = self.cwd in ("", self.slug)
+        if changes.messages and (unplaced or SNAPSHOT in bytes(memoryview(changes.messages))):
             old: list[Old] = decoded(OLD, changes.messages) or []
             for message in old:
                 words, _, _ = content(message.content)
@@ -207,6 +208,7 @@ class GeminiReader(Struct):
             # A subagent with the id of its parent; when it began leads to the turn around it.
             self.parent, self.session = self.session, f"{self.session}/{key}"
             yield Started(session=self.session, parent=self.parent)
+        yield from self._at(self.cwd or self.slug)
         self.prompts = [*self.prompts, key][-KEEP:]
         yield Prompted(
             session=self.session,

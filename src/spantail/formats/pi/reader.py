@@ -123,9 +123,11 @@ class PiReader(Struct):
         yield from self._provided(provider)
 
     def _provided(self, provider: str) -> Iterator[Event]:
-        if provider and provider != self.provider:
-            self.provider = provider
+        """The session's provider is its first one: a later one would be told of turns that had ended before
+        as well. Each reply has its own."""
+        if provider and not self.provider:
             yield Started(session=self.session, provider=provider)
+        self.provider = provider or self.provider
 
     # --------------------------------------------------------------------- prompts and replies
 
