@@ -428,6 +428,7 @@ class Sessions:
             turn.status = "ok"
         turn.tools = {}
         turn.closed = max(time, turn.last)
+        turn.context = work.context
         turn.exit = exit_of(turn.status, turn.error_type)
         if turn.human and not work.parent:
             work.exit = turn.exit

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Protocol
 
-from msgspec import Raw, Struct
+from msgspec import Raw, Struct, structs
 
 from spantail.model import (
     CostSource,
@@ -120,9 +120,12 @@ class Settler:
         self._sum(turn, call.end, usage, cost, source)
         if turn.muted:
             return
+        context = work.context
+        if call.provider and call.provider != context.provider:
+            context = structs.replace(context, provider=call.provider)
         self.out.append(
             ModelCall(
-                context=work.context,
+                context=context,
                 trace=turn.trace,
                 span=span_id(turn.trace, call.key),
                 parent=turn.span,
@@ -298,7 +301,7 @@ class Settler:
 
     def _subagent(self, work: Work, turn: OpenTurn) -> Subagent:
         return Subagent(
-            context=work.context,
+            context=turn.context or work.context,
             trace=turn.trace,
             span=turn.span,
             parent=turn.parent,
@@ -315,7 +318,7 @@ class Settler:
         tool = min(length, turn.tool_busy.length())
         model = min(length - tool, turn.model_busy.without(turn.tool_busy))
         return Turn(
-            context=work.context,
+            context=turn.context or work.context,
             trace=turn.trace,
             span=turn.span,
             start=turn.start,

@@ -112,6 +112,8 @@ class OpenTurn(Struct, gc=False, kw_only=True, omit_defaults=True):
     """When it closed; what comes later is not in its sums any more."""
     repair: Usage | None = None
     content: bytes | None = None
+    context: Context | None = None
+    """The session's context when it closed; the session may change before it is settled."""
 
 
 class PastTurn(Struct, gc=False):

@@ -74,6 +74,8 @@ class Store:
             self.set_aside = self._put_aside(int(clock))
             self.db = self._open()
         self.waiting_spans, self.waiting_bytes = self._waiting()
+        self._new_groups: dict[str, int] = {}
+        """Groups that the next commit makes."""
 
     def _waiting(self) -> tuple[int, int]:
         row = self.db.execute("SELECT sum(spans), sum(length(body)) FROM outbox").fetchone()
@@ -131,10 +133,12 @@ class Store:
 
     def group(self, name: str) -> tuple[int, bytes | None]:
         row = self.db.execute("SELECT id, memory FROM groups WHERE name=?", (name,)).fetchone()
-        if row is None:
-            self.db.execute("INSERT INTO groups (name) VALUES (?)", (name,))
-            return self.group(name)
-        return row[0], row[1]
+        if row is not None:
+            return row[0], row[1]
+        if name not in self._new_groups:
+            highest = self.db.execute("SELECT max(id) FROM groups").fetchone()[0] or 0
+            self._new_groups[name] = highest + len(self._new_groups) + 1
+        return self._new_groups[name], None
 
     def ledger(self, group: int) -> Ledger:
         rows = self.db.execute("SELECT ids FROM ledger WHERE grp=?", (group,))
@@ -166,6 +170,9 @@ class Store:
         db = self.db
         db.execute("BEGIN IMMEDIATE")
         try:
+            if self._new_groups:
+                named = [(id_, name) for name, id_ in self._new_groups.items()]
+                db.executemany("INSERT INTO groups (id, name) VALUES (?,?)", named)
             if changes.cursors:
                 db.executemany(
                     "INSERT OR REPLACE INTO cursors VALUES (?,?,?,?,?,?)",
@@ -211,6 +218,7 @@ class Store:
             if db.in_transaction:
                 db.execute("ROLLBACK")
             raise
+        self._new_groups = {}
         self.waiting_spans += spans_more
         self.waiting_bytes += bytes_more
 

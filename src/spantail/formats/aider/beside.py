@@ -7,7 +7,6 @@ be told for certain is left alone: then the history's own rounded numbers stand,
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any, Final
 
 from msgspec import Struct
@@ -155,11 +154,14 @@ class Log(Struct, gc=False):
         """The launch in the seconds after a heading (in seconds), 0 if there is none."""
         return next((at for at in self.launches if -1 <= at - heading <= LAUNCH), 0)
 
-    def abroad(self, heading: int) -> Iterator[int]:
-        """Launches that may be that of a heading written in another time zone than this machine's."""
+    def abroad(self, heading: int) -> int:
+        """Seconds by which a heading is off if its launch was written down in another time zone; 0 if there is
+        no such launch."""
         for at in self.launches:
-            if abs(at - heading) <= 15 * 3600 and -1 <= (at - heading + 1) % ZONE - 1 <= LAUNCH:
-                yield at
+            away = at - heading
+            if abs(away) <= 15 * 3600 and -1 <= (away + 1) % ZONE - 1 <= LAUNCH:
+                return (away + 1) // ZONE * ZONE
+        return 0
 
     def take(self, launch: int, used: Used) -> Send | None:
         """The call of that process with these numbers; the next, if there are several."""

@@ -49,7 +49,9 @@ class History(Struct):
     log: Log = msgspec.field(default_factory=Log)
     run: Run = msgspec.field(default_factory=Run)
     zone: int = 0
-    """Nanoseconds to add to times without a zone."""
+    """Nanoseconds to add to times without a zone: the history may be of another machine's."""
+    sure: bool = False
+    """The zone was proved, by a heading seen while it was written or by a call found in the log."""
     live: bool = True
     """Arrivals are times. Not so in a file that was there before it was found."""
     followed: bool = False
@@ -126,14 +128,18 @@ class History(Struct):
             away = arrival - time
             steps = round(away / (2 * ZONE * SECOND)) * 2 * ZONE * SECOND
             if abs(away - steps) < 5 * SECOND and abs(steps) <= FARTHEST:
-                self.zone = steps
-        time += self.zone
+                self.zone, self.sure = steps, True
+        zone = self.zone
+        if not self.sure and not self.log.launch((time + zone) // SECOND):
+            zone = self.log.abroad(time // SECOND) * SECOND
+        time += zone
         self.live = arrival > 0 and abs(arrival - time) < 60 * SECOND
         clock = arrival if self.live else time
-        self.run = Run(stamp=stamp, heading=time, clock=clock, folder=str(PurePath(record.path).parent))
+        folder = str(PurePath(record.path).parent)
+        self.run = Run(stamp=stamp, heading=time, zone=zone, clock=clock, folder=folder)
         self.said, self.answer, self.complete, self.command = b"", "", True, ""
         self.blank = False
-        self.inputs.drop(self.zone, time)
+        self.inputs.drop(zone, time)
         self.log.drop((time - FARTHEST) // SECOND)
 
     def _quoted(self, said: str, dated: bool) -> Iterator[Event]:
@@ -259,7 +265,7 @@ class History(Struct):
 
     def _typed(self, typed: bytes, dated: bool) -> tuple[int, int]:
         run = self.run
-        when, after = self.inputs.take(typed, self.zone, max(run.heading, run.began))
+        when, after = self.inputs.take(typed, run.zone, max(run.heading, run.began))
         if dated and abs(when - run.clock) > 60 * SECOND:
             return 0, 0
         return when, after
@@ -279,7 +285,7 @@ class History(Struct):
         run.last = f"{run.session}/call {run.calls}"
         model = run.editor if run.edits and run.editor else run.model
         call = Call(run.session, run.last, used, run.began or run.heading, self._launch())
-        send = self._match(call)
+        send = self.log.take(call.launch, used) if call.launch else None
         reply = Replied(
             session=run.session,
             time=run.clock,
@@ -299,23 +305,9 @@ class History(Struct):
         yield from run.reply(reply)
         self.complete, self.answer = True, ""
 
-    def _match(self, call: Call) -> Send | None:
-        if call.launch:
-            return self.log.take(call.launch, call.used)
-        run = self.run
-        heading = run.heading // SECOND
-        for launch in self.log.abroad(heading):
-            first = self.log.next(launch)
-            if first is not None and first.fits(call.used):
-                away = round((launch - heading) / ZONE) * ZONE * SECOND
-                self.zone += away
-                run.heading, run.began, run.clock = run.heading + away, 0, run.clock
-                run.launch, call.after = launch, 0
-                return self.log.take(launch, call.used)
-        return None
-
     def _exact(self, reply: Replied, send: Send, call: Call, dated: bool) -> None:
         """The log's numbers for the rounded ones. Those that Aider counted by itself stay estimates."""
+        self.zone, self.sure = self.run.zone, True
         reply.usage = Usage(input=send.input, output=send.output)
         reply.final, reply.cut = True, self.run.counts
         if send.cost is not None:

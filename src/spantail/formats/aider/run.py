@@ -18,6 +18,7 @@ from spantail.model import Called, Closed, Ended, Event, Noted, Prompted, Replie
 class Run(Struct):
     stamp: str = ""
     heading: int = 0
+    zone: int = 0
     clock: int = 0
     """The latest time known."""
     folder: str = ""
