@@ -3,6 +3,7 @@
 import os
 
 import pytest
+
 from receiver import Receiver
 
 

@@ -7,10 +7,8 @@ import shutil
 from pathlib import Path
 
 from receiver import Receiver, Span
-
 from spantail.commands import run
 from spantail.config import Config
-
 
 LONG_AFTER = 1_893_456_000 * 10**9
 """A time at which every recorded session has long been silent."""

@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 
 import pytest
+
 import replay
 import truth
 from program import configured, once
 from receiver import Receiver, Span
-
 from spantail.commands.run import Run
 from spantail.formats import TABLE
 from spantail.model import SECOND

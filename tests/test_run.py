@@ -14,11 +14,11 @@ import urllib.request
 from pathlib import Path
 
 import pytest
+
 import replay
 import truth
 from program import LONG_AFTER, configured, once
 from receiver import Receiver
-
 from spantail.commands import run as run_command
 from spantail.commands.run import Run
 from spantail.config import Project

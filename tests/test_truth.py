@@ -1,6 +1,7 @@
 """Every recorded session against its truth: the spans as they arrive over OTLP, and the metrics page."""
 
 import pytest
+
 import truth
 from program import once
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from prometheus_client.parser import text_string_to_metric_families
+
 from receiver import Span
 
 FIXTURES = Path(__file__).resolve().parent.parent / "fixtures"
@@ -169,9 +170,9 @@ def _tool(span: Span, tool: dict[str, Any], at: dict[tuple[str, str], Span]) -> 
         said.append(f"tool {id_}: span status {span.status} for {status}")
     milliseconds = (span.end - span.start) / 1e6
     estimate = span.attrs["coding_agent.tool.duration_source"] == "estimate"
-    if tool["min_ms"] is not None and status != "pending" and not estimate:
-        if not tool["min_ms"] <= milliseconds <= tool["max_ms"]:
-            said.append(f"tool {id_}: {milliseconds:.0f} ms, not in {tool['min_ms']}..{tool['max_ms']}")
+    timed = tool["min_ms"] is not None and status != "pending" and not estimate
+    if timed and not tool["min_ms"] <= milliseconds <= tool["max_ms"]:
+        said.append(f"tool {id_}: {milliseconds:.0f} ms, not in {tool['min_ms']}..{tool['max_ms']}")
     inside = False
     above = at.get((span.trace_id, span.parent))
     while above is not None and above.parent:

@@ -15,9 +15,9 @@ def iso_ns(text: str) -> int:
         if moment.tzinfo is None:
             moment = moment.replace(tzinfo=UTC)
         time = round(moment.timestamp() * 1e6) * 1000
-        return time if 0 < time < LATEST else 0
     except (ValueError, OverflowError, OSError):
         return 0
+    return time if 0 < time < LATEST else 0
 
 
 def ms_ns(value: object) -> int:

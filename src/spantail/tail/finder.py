@@ -56,7 +56,7 @@ class Finder:
         }
         self._search = walks or search.Search()
         self._company: dict[str, set[str]] = {}
-        """Folder -> files that are joined with some in it, by path."""
+        """Folder -> the files found by a search that are in it, or that are joined with some in it."""
         self._notices = notices
         self._complained: set[str] = set()
         self._known: dict[str, Source] = {}
@@ -277,10 +277,15 @@ class Finder:
     def _add(self, path: str, key: tuple[int, int], source: Source) -> Source:
         self._known[path] = source
         self._files[key] = path
-        if source.format.roots[source.files.root].search:
-            self._company.setdefault(path[: path.rindex("/")] or "/", set()).add(path)
-            for _, other in self.beside(source):
-                self._company.setdefault(other[: other.rindex("/")] or "/", set()).add(path)
+        root = source.format.roots[source.files.root]
+        if root.search:
+            folders = {path.rpartition("/")[0]}
+            if any(one.wide for one in root.beside):
+                extra = self._extra.get(source.format.agent, ())
+                named = (one if os.path.isdir(one) else os.path.dirname(one) for one in extra)  # noqa: PTH112, PTH120
+                folders |= {source.home, *named}
+            for folder in folders:
+                self._company.setdefault(folder or "/", set()).add(path)
         return source
 
     def _joined(self, path: str) -> Iterator[Source]:

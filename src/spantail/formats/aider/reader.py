@@ -7,7 +7,8 @@ reply (edits, shell commands, lint, tests) are its tools.
 the input history and the seconds of the log are taken where they can be told, and time stands still in between.
 
 *Numbers.* Those of the usage line are rounded; the log has them exactly. Whichever of the two is read first, the log's
-replace the others as long as the call is open, and live they come within a moment.
+replace the others as long as the call is open, and live they come within a moment. What is rounded, or counted by
+Aider itself, is marked as not final (`cut`).
 """
 
 from __future__ import annotations
@@ -29,6 +30,8 @@ from spantail.model import SECOND, Event, Record, Replied, Usage
 CONTENT: Final = 16 << 10
 """Characters of a prompt or a reply that are kept until it is complete."""
 WAITING: Final = 8
+TICK: Final = 1_000
+"""Between turns of which nothing but the order is known."""
 FARTHEST: Final = 15 * 3600 * SECOND
 """Between two time zones."""
 
@@ -255,6 +258,7 @@ class History(Struct):
         if not when and not dated:
             send = self.log.next(self._launch())
             when = send.start * SECOND if send is not None else 0
+            run.clock += TICK if run.turns or run.calls else 0
         run.clock = max(run.clock, when)
         self.said, self.answer, self.complete, self.command = b"", "", True, ""
         yield from run.prompt(text, when if when and dated else run.clock)
@@ -293,6 +297,8 @@ class History(Struct):
             model=model,
             provider=_provider(model),
             usage=used.usage(model),
+            final=True,
+            cut=run.counts or not call.launch,
             rests=True,
             cost=lines.dollars(used.cost) if used.cost else None,
             content=raw(self.answer) if self.answer else None,
