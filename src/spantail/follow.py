@@ -18,12 +18,14 @@ from msgspec import Struct
 
 from spantail.followed import Followed, Sources
 from spantail.groups import Groups
-from spantail.model import SECOND, Outcome, Settled, Turn
+from spantail.model import SECOND, Turn
+from spantail.out.spans import batches
 from spantail.state import families as f
-from spantail.state.store import Changes
+from spantail.state.store import Changes, Packed, packed
 from spantail.state.totals import Gauges, Totals
 
 if TYPE_CHECKING:
+    from spantail.crew import Crew
     from spantail.notices import Notices
     from spantail.out.deliver import Deliverer, DeliveryResult
     from spantail.out.spans import Encoder
@@ -38,8 +40,6 @@ READ_BYTES = 4 << 20
 """Taken from one source before others get their turn, and before a commit is considered."""
 COMMIT_BYTES = 16 << 20
 COMMIT_SPANS = 4000
-BATCH_SPANS = 400
-"""Spans in one row of the outbox."""
 ROOT_SECONDS = 2.0
 """How often it is looked whether an agent's folder has appeared."""
 PASS_SECONDS = 10.0
@@ -66,6 +66,7 @@ class Parts(Struct):
     clock: Callable[[], int]
     encoder: Encoder | None = None
     deliverer: Deliverer | None = None
+    crew: Crew | None = None
     shown: Callable[[Sequence[Turn]], None] = lambda _turns: None
     committed: Callable[[], None] = lambda: None
     progress: Callable[[int, int], None] = lambda _done, _all: None
@@ -89,6 +90,7 @@ class Follow:
         self._turns: list[Turn] = []
         self._poked = False
         self._notes: dict[str, str] = {}
+        self._spans: list[Packed] = []
         self._rooted = self._passed = self._scanned = self._tidied = parts.clock()
 
     # -------------------------------------------------------------------------------- doors
@@ -98,6 +100,10 @@ class Follow:
         parts = self.parts
         # Watching begins before the scan: what is made in between is found by one of the two.
         parts.waker.watch(parts.finder.roots()[0])
+        if parts.crew is not None:
+            self._take_results(parts.crew)
+            if self.stopping:
+                return
         sources = parts.finder.scan()
         parts.groups.wake(sources)
         # What was read before goes on from its cursor, and is not opened if nothing was added.
@@ -203,6 +209,35 @@ class Follow:
         for followed in parts.sources.unfinished(now - REST):
             self._read(followed, arrival=now, final=True)
 
+    def _take_results(self, crew: Crew) -> None:
+        """What other processes have read; see crew. What they could not is read here."""
+        parts = self.parts
+        todo, done = sum(map(_size, (s for unit in crew.units for s in unit))), 0
+        left: list[Source] = []
+        said: set[str] = set()
+        for result in crew.results():
+            unit = crew.units[result.unit]
+            if result.done and parts.groups.adopt(unit[0], result.ledger, result.works, result.slugs):
+                parts.sources.adopt(result.cursors)
+                parts.totals.merge(result.totals, parts.counting.guarded)
+                parts.hours.merge(result.hours)
+                self._spans += result.spans
+                for line in result.said:
+                    if line not in said:
+                        said.add(line)
+                        parts.notices.repeat(line)
+            else:
+                left += unit
+            done += sum(map(_size, unit))
+            parts.progress(done, todo)
+            if sum(batch[0] for batch in self._spans) > COMMIT_SPANS:
+                self.commit()
+            if self.stopping:
+                break
+        crew.close()
+        if not self.stopping:
+            self._take_new(left, arrival=0)
+
     def _take_new(self, sources: Sequence[Source], *, arrival: int, final: bool = False) -> None:
         """Files that were not followed yet, the oldest sessions first and each session whole, so
         that an original comes before its fork and a subagent's calls find their turn."""
@@ -307,12 +342,13 @@ class Follow:
         parts.notices.drain()
         changes = Changes(meta={"last_commit": str(now), **self._notes})
         self._notes = {}
+        changes.spans, self._spans = self._spans, []
         outcomes = parts.groups.gather(changes, now)
         parts.sources.gather(changes)
         for outcome in outcomes:
             parts.counting.count(outcome)
         if parts.encoder is not None:
-            changes.spans = list(_encoded(parts.encoder, outcomes))
+            changes.spans += [packed(*batch) for batch in batches(parts.encoder, outcomes)]
         self._turns += [o for o in outcomes if isinstance(o, Turn) and o.human]
         while self._acks:
             ids, result = self._acks.popleft()
@@ -364,10 +400,3 @@ def _size(source: Source) -> int:
         return os.stat(source.path).st_size  # noqa: PTH116
     except OSError:
         return 0
-
-
-def _encoded(encoder: Encoder, outcomes: Sequence[Outcome]) -> Iterable[tuple[int, bytes]]:
-    spans = [o for o in outcomes if isinstance(o, Settled)]
-    for at in range(0, len(spans), BATCH_SPANS):
-        part = spans[at : at + BATCH_SPANS]
-        yield len(part), encoder.encode(part)

@@ -47,6 +47,7 @@ class Sources:
         self._resting: dict[str, tuple[int, int]] = {}
         """Files older than --since: (size, mtime) at which they were left alone."""
         self._gone: list[str] = []
+        self._adopted: list[Cursor] = []
         self.dirty: dict[str, Followed] = {}
 
     def __len__(self) -> int:
@@ -140,6 +141,14 @@ class Sources:
         for path in [path for path in self._resting if path not in paths]:
             del self._resting[path]
 
+    def adopt(self, cursors: list[Cursor]) -> None:
+        """Sources that another process has read up to here."""
+        for cursor in cursors:
+            self._adopted.append(cursor)
+            self._stored[cursor.path] = cursor
+            if cursor.inode:
+                self._by_file[cursor.device, cursor.inode] = cursor
+
     def touch(self, followed: Followed) -> None:
         self.dirty[followed.source.path] = followed
 
@@ -163,5 +172,7 @@ class Sources:
             if inode:
                 self._by_file[device, inode] = cursor
         self.dirty = {}
+        changes.cursors += self._adopted
+        self._adopted = []
         changes.gone += self._gone
         self._gone = []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable
 
 import msgspec
@@ -66,6 +67,25 @@ class Groups:
             if work is not None and not work.at_rest():
                 sessions.restore(work)
         return Group(id_, sessions, ledger)
+
+    def adopt(
+        self, source: Source, ids: bytes, works: list[Work], slugs: dict[str, tuple[bytes, bytes]]
+    ) -> bool:
+        """Takes a unit that was read without knowledge of the others; False if it repeats them."""
+        sessions = self.of(source)
+        ledger = self._groups[source.group].ledger
+        new = array("q")
+        new.frombytes(ids)
+        turns = [turn.key for work in works for turn in (work.turn, *work.waiting) if turn is not None]
+        if any(ledger.known(id_) for id_ in new) or any(key in sessions.open_turns for key in turns):
+            return False
+        for id_ in new:
+            ledger.add(id_)
+        for work in works:
+            sessions.restore(work)
+            sessions.dirty.add(work.key)
+        sessions.slugs.update(slugs)
+        return True
 
     def wake(self, sources: list[Source]) -> None:
         """Open work of the groups there are goes on, even if none of their files changes."""

@@ -277,6 +277,10 @@ class Notices:
 
     # ----------------------------------------------------------------------------- the means
 
+    def repeat(self, line: str) -> None:
+        """A line that another process of ours has said."""
+        self._write(line)
+
     def drain(self) -> None:
         """Counts what other threads have reported. For the loop, before a commit."""
         while self._elsewhere:

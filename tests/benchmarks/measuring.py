@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -33,7 +34,7 @@ def command(home: Path, state: Path, *flags: str, python: str = sys.executable) 
 
 @dataclass
 class Cost:
-    """What a process took: seconds by the wall, seconds of CPU, most memory in MB."""
+    """What a process and its children took: seconds by the wall, seconds of CPU, most memory in MB."""
 
     wall: float
     cpu: float
@@ -45,13 +46,35 @@ def run(words: Sequence[str], environ: dict[str, str]) -> Cost:
     with tempfile.TemporaryFile() as said:
         begin = time.perf_counter()
         process = subprocess.Popen(words, env=environ, stdout=subprocess.DEVNULL, stderr=said)
+        seen = [0.0]
+        watch = threading.Thread(target=_watch_memory, args=(process.pid, seen))
+        watch.start()
         _, status, used = os.wait4(process.pid, 0)
         wall = time.perf_counter() - begin
+        watch.join()
         process.returncode = os.waitstatus_to_exitcode(status)
         if process.returncode:
             said.seek(0)
             sys.exit(f"{words[0]} failed: {said.read()[-2000:].decode(errors='replace')}")
-    return Cost(wall, used.ru_utime + used.ru_stime, used.ru_maxrss / 1024)
+    return Cost(wall, used.ru_utime + used.ru_stime, max(seen[0], used.ru_maxrss / 1024))
+
+
+def _watch_memory(pid: int, seen: list[float]) -> None:
+    """The most that the process and its children held together, looked at ten times a second: what
+    they share is counted once (Pss), which the kernel's own figure, of the largest alone, cannot do."""
+    while held := _held_mb(pid):
+        seen[0] = max(seen[0], held)
+        time.sleep(0.1)
+
+
+def _held_mb(pid: int) -> float:
+    try:
+        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+        lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+    except OSError:  # it has ended
+        return 0.0
+    own = sum(int(line.split()[1]) for line in lines if line.startswith("Pss:")) / 1024
+    return own + sum(_held_mb(int(child)) for child in children)
 
 
 @contextmanager

@@ -6,6 +6,7 @@ import json
 import os
 import random
 import re
+import shutil
 from pathlib import Path
 
 import pytest
@@ -166,3 +167,26 @@ def test_a_call_and_its_turn_have_the_times_of_the_arrivals(tmp_path, monkeypatc
     assert len(turns) == len(calls) == 4
     for turn, call, after in zip(turns, calls, turns[1:], strict=False):
         assert turn.start <= call.start <= call.end <= turn.end <= after.start
+
+
+def test_without_the_log_the_rounded_numbers_stand(tmp_path, monkeypatch):
+    """Everything else is as with it."""
+    case = next(case for case in CASES if case.name == "tools-a")
+    home = tmp_path / "home"
+    shutil.copytree(case / "home", home)
+    (home / LOG).unlink()
+    with Receiver("http") as receiver:
+        spans, page = once(home, tmp_path / "state", receiver, monkeypatch)
+    expect = {**truth.expected(case), "by_model": None, "cost_usd": None}
+    expect["tokens"] = {"input": 2500 + 2600, "output": 34 + 60, "cache_read": 0, "cache_write": 0}
+    assert truth.complaints(spans, page, expect) == []
+
+
+def test_a_folder_outside_the_home_can_be_named(tmp_path, monkeypatch):
+    """And what is in it is joined as in a home."""
+    case = next(case for case in CASES if case.name == "models-a")
+    home = tmp_path / "home"
+    home.mkdir()
+    with Receiver("http") as receiver:
+        spans, page = once(home, tmp_path / "state", receiver, monkeypatch, aider_roots=(str(case / "home"),))
+    assert truth.complaints(spans, page, truth.expected(case)) == []

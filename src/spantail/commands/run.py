@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from spantail import __version__
 from spantail.config import Config
+from spantail.crew import hire
 from spantail.follow import Follow, Parts
 from spantail.followed import Sources
 from spantail.formats import TABLE
@@ -22,6 +23,7 @@ from spantail.groups import Groups
 from spantail.model import SECOND, Usage
 from spantail.notices import Notices
 from spantail.out.content import Content
+from spantail.out.otlp import transport, wanted
 from spantail.out.page import ListenError, Page, PageServer
 from spantail.out.spans import Encoder
 from spantail.out.terminal import Terminal
@@ -35,6 +37,7 @@ from spantail.state.hours import Hours
 from spantail.state.store import Changes, LockedError, OutboxReader, Store
 from spantail.state.totals import Totals
 from spantail.tail.finder import Finder
+from spantail.tail.open import open_tail
 from spantail.tail.source import Source, Tail
 from spantail.tail.wake import open_waker
 
@@ -116,7 +119,6 @@ class Run:
             self.notices.state_set_aside(str(store.set_aside))
         self.created = int(store.meta("created") or clock())
         self.floor = floor = self._floor()
-        self.transport = self._transport(environ)
         prices = Prices(config.prices)
         self.prices = prices
         rules = Rules(
@@ -137,16 +139,25 @@ class Run:
             extra={row.agent: getattr(config, row.roots_setting) for row in TABLE if row.roots_setting},
             notices=self.notices,
         )
-        sources = Sources(store.cursors(), self._tail, floor)
+        encoder = None
+        if self._traced(environ):
+            encoder = Encoder(__version__, _resource(environ), Content(config.content))
+        crew = None
+        if store.meta("backlog") != "done" and not store.cursors():
+            # Now or never: a process with threads cannot be forked.
+            crew = hire(config, rules, clock, self.finder, encoder, store.descriptors())
+        self.transport = self._transport(environ)
+
+        def tail(source: Source, cursor: bytes | None) -> Tail:
+            return open_tail(source, cursor, self.notices, config.limits, self.finder.beside)
+
+        sources = Sources(store.cursors(), tail, floor)
         self.waker: Waker = waker or open_waker(
             lambda: [followed.source.path for followed in sources.all()],
             self.finder.may_hold,
             self.notices,
             poll=None if config.poll is None else config.poll / SECOND,
         )
-        encoder = None
-        if self.transport is not None:
-            encoder = Encoder(__version__, _resource(environ), Content(config.content))
         self.totals.load(store.totals())
         for label, value in self.totals.label_values():
             guard.learn(label, value)
@@ -167,6 +178,7 @@ class Run:
                 notices=self.notices,
                 clock=clock,
                 encoder=encoder,
+                crew=crew,
                 shown=terminal.turns if sys.stdout.isatty() else self.notices.turns,
                 committed=self._committed,
                 outbox_limit=config.limits.outbox_bytes,
@@ -297,24 +309,6 @@ class Run:
             self.notices.unpriced_model(provider, model)
         return cost
 
-    def _tail(self, source: Source, cursor: bytes | None) -> Tail:
-        limits, notices = self.config.limits, self.notices
-        if source.files.storage == "document":
-            from spantail.tail.document import DocumentTail
-
-            return DocumentTail(source, cursor, notices, limits)
-        if source.files.storage == "rows":
-            from spantail.tail.rows import RowsTail
-
-            return RowsTail(source, cursor, notices, limits)
-        if source.format.roots[source.files.root].beside:
-            from spantail.tail.joined import JoinedTail
-
-            return JoinedTail(source, cursor, notices, limits, self.finder.beside)
-        from spantail.tail.lines import LineTail
-
-        return LineTail(source, cursor, notices, limits)
-
     # -------------------------------------------------------------------------------- set-up
 
     def _beginning(self) -> Changes:
@@ -329,9 +323,14 @@ class Run:
         return wanted if stored is None else min(wanted, int(stored))
 
     @staticmethod
-    def _transport(environ: Mapping[str, str]) -> Transport | None:
-        from spantail.out.otlp import transport
+    def _traced(environ: Mapping[str, str]) -> bool:
+        try:
+            return wanted(environ)
+        except ValueError as error:
+            raise _SettingError(str(error)) from error
 
+    @staticmethod
+    def _transport(environ: Mapping[str, str]) -> Transport | None:
         try:
             return transport(environ)
         except ValueError as error:

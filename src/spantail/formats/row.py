@@ -47,8 +47,9 @@ class Root(Struct, frozen=True):
     """Name of an XDG variable (`XDG_DATA_HOME`) that replaces the first parts of `path`: with
     path `.local/share/x` and XDG_DATA_HOME=/d the folder is `/d/x`."""
     search: int = 0
-    """The files may lie in any folder, down to this many levels below: they are looked for by name,
-    rarely, and past hidden folders and dependency trees. Only folders that hold one are watched."""
+    """The files may lie in any folder, down to this many levels below: they are looked for by name
+    (their globs are plain names), rarely, and past hidden folders and dependency trees. Only folders
+    that hold one are watched."""
     beside: tuple[Beside, ...] = ()
     """Files joined with each main file of this root (lines or text), in the order in which they are read."""
 

@@ -57,21 +57,26 @@ class Transport(Protocol):
     def close(self) -> None: ...
 
 
+def wanted(environ: Mapping[str, str]) -> bool:
+    """Whether traces are to be sent: an endpoint is set, or the exporter is named."""
+    chosen = [word.strip().lower() for word in environ.get("OTEL_TRACES_EXPORTER", "").split(",")]
+    chosen = [word for word in chosen if word]
+    if unknown := set(chosen) - {"otlp", "none", "console"}:
+        raise ValueError(f"OTEL_TRACES_EXPORTER: otlp or none, not {min(unknown)!r}")
+    if chosen:
+        return "otlp" in chosen
+    return bool(environ.get(f"{_BASE}TRACES_ENDPOINT") or environ.get(f"{_BASE}ENDPOINT"))
+
+
 def transport(environ: Mapping[str, str]) -> Transport | None:
     """What the standard variables ask for; None if traces are not to be sent.
 
     The stock exporters read `os.environ`, so `environ` is that; it decides only whether, and by
     which protocol. A bad value is a ValueError of one line.
     """
-    chosen = [word.strip().lower() for word in environ.get("OTEL_TRACES_EXPORTER", "").split(",")]
-    chosen = [word for word in chosen if word]
+    if not wanted(environ):
+        return None
     endpoint = environ.get(f"{_BASE}TRACES_ENDPOINT") or environ.get(f"{_BASE}ENDPOINT")
-    if chosen and "otlp" not in chosen:
-        if unknown := set(chosen) - {"none", "console"}:
-            raise ValueError(f"OTEL_TRACES_EXPORTER: otlp or none, not {min(unknown)!r}")
-        return None
-    if not chosen and not endpoint:
-        return None
     protocol = _setting(environ, "PROTOCOL").strip() or _usual_protocol(endpoint or "")
     if protocol not in {"grpc", "http/protobuf"}:
         raise ValueError(f"OTEL_EXPORTER_OTLP_PROTOCOL: grpc or http/protobuf, not {protocol!r}")

@@ -20,10 +20,10 @@ from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
 
 import orjson
 
-from spantail.model import Link, ModelCall, Settled, SpanEvent, Subagent, ToolCall, Turn
+from spantail.model import Link, ModelCall, Outcome, Settled, SpanEvent, Subagent, ToolCall, Turn
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from msgspec import Raw
 
@@ -347,6 +347,10 @@ def _message(role: str, text: str, **more: str) -> str:
     return orjson.dumps([{"role": role, "parts": [{"type": "text", "content": whole}], **more}]).decode()
 
 
+BATCH: Final = 400
+"""Spans in one row of the outbox."""
+
+
 class Encoder:
     """Turns settled things into serialized requests of the OTLP trace service."""
 
@@ -502,3 +506,11 @@ class Encoder:
             parts.append(_agent_id(agent.agent_id))
         if agent.status != "ok":
             parts.append(_failure(agent, "_OTHER", "subagent failed"))
+
+
+def batches(encoder: Encoder, outcomes: Sequence[Outcome]) -> Iterator[tuple[int, bytes]]:
+    """The spans among what was settled, as requests of a size that the outbox likes."""
+    spans = [outcome for outcome in outcomes if isinstance(outcome, Settled)]
+    for at in range(0, len(spans), BATCH):
+        part = spans[at : at + BATCH]
+        yield len(part), encoder.encode(part)

@@ -74,6 +74,8 @@ class Sessions:
         self.settler = Settler(ledger, price, self.nesting.outer, self._unsettled)
         self.calls = Calls(rules, ledger, self.settler, self._stray, self._open_elsewhere)
         self.slugs: dict[str, Any] = {}
+        self.depends = False
+        """Something of another session was asked for and is not known (yet)."""
         self.open_turns: dict[str, str] = {}
         """Which session has a turn that is not settled yet."""
         self._apply: dict[type[Event], Callable[[Work, Any], None]] = {
@@ -290,6 +292,7 @@ class Sessions:
             work.slug = event.slug
         if event.copied_from and work.root is None and event.copied_from != work.key:
             origin = self.work(event.copied_from).root
+            self.depends |= origin is None
             work.root = None if origin is None else structs.replace(origin, reason="original")
 
     def _open(self, work: Work, key: str, time: int, *, human: bool) -> OpenTurn:
@@ -384,6 +387,7 @@ class Sessions:
                 del self.slugs[next(iter(self.slugs))]
             return
         plan = self.slugs.get(work.slug)
+        self.depends |= plan is None
         if plan is not None and plan[0] != turn.trace:
             turn.links.append(Link(plan[0], plan[1], "plan"))
 

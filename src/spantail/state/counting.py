@@ -98,6 +98,13 @@ class Counting:
                 self._places[key] = place
         return place
 
+    def guarded(self, family: f.Family, labels: tuple[str, ...]) -> tuple[str, ...]:
+        """Labels from elsewhere as our own: closed ones are right by themselves."""
+        return tuple(
+            value if name == family.closed else self._guard(name, value)
+            for name, value in zip(family.labels, labels, strict=True)
+        )
+
     # ------------------------------------------------------------------- tokens and money
 
     def _model_call(self, call: ModelCall) -> None:

@@ -73,6 +73,11 @@ class Hours:
         if cost is not None:
             sums.cost += cost
 
+    def merge(self, rows: Iterable[HourRow]) -> None:
+        """Adds what another process has summed."""
+        for row in rows:
+            _add(self._sums.setdefault((row.slot, row.agent, row.project, row.model, row.user), Sums()), row)
+
     def pending(self) -> bool:
         return bool(self._sums or self._handed)
 

@@ -45,6 +45,15 @@ class Cursor(Struct, frozen=True):
     reader: bytes
 
 
+Packed = tuple[int, bool, int, bytes]
+"""A request for the outbox: spans, whether compressed, its size before that, its bytes."""
+
+
+def packed(spans: int, body: bytes) -> Packed:
+    compress = len(body) > PACK_FROM
+    return spans, compress, len(body), zlib.compress(body, 1) if compress else body
+
+
 class Changes(Struct):
     """All that one commit moves."""
 
@@ -55,7 +64,7 @@ class Changes(Struct):
     groups: list[tuple[bytes, int]] = []
     totals: list[Row] = []
     hours: list[HourRow] = []
-    spans: list[tuple[int, bytes]] = []
+    spans: list[Packed] = []
     acked: list[int] = []
     meta: dict[str, str] = {}
 
@@ -116,6 +125,10 @@ class Store:
             with contextlib.suppress(FileNotFoundError):
                 Path(f"{self.path}{suffix}").replace(f"{aside}{suffix}")
         return aside
+
+    def descriptors(self) -> list[int]:
+        """What a forked process must not hold: the lock goes with the last who has it."""
+        return [self._lock.fileno()]
 
     def close(self) -> None:
         self.db.close()
@@ -197,14 +210,12 @@ class Store:
                     cost=cost+excluded.cost""",
                     changes.hours,
                 )
-            for spans, body in changes.spans:
-                packed = len(body) > PACK_FROM
-                stored = zlib.compress(body, 1) if packed else body
+            for spans, compressed, size, body in changes.spans:
                 db.execute(
                     "INSERT INTO outbox (spans, created, packed, size, body) VALUES (?,?,?,?,?)",
-                    (spans, now, packed, len(body), stored),
+                    (spans, now, compressed, size, body),
                 )
-                spans_more, bytes_more = spans_more + spans, bytes_more + len(stored)
+                spans_more, bytes_more = spans_more + spans, bytes_more + len(body)
             for id_ in changes.acked:
                 row = db.execute(
                     "DELETE FROM outbox WHERE id=? RETURNING spans, length(body)", (id_,)

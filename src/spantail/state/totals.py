@@ -96,6 +96,29 @@ class Totals:
             series.created = series.created or time
             self._dirty.append(series)
 
+    def merge(self, rows: Iterable[Row], guarded: Callable[[Family, Labels], Labels]) -> None:
+        """Adds what another process has counted from zero; its labels go through our guard."""
+        for row in rows:
+            family = BY_NAME[row.family]
+            labels = guarded(family, tuple(msgspec.json.decode(row.labels, type=list[str])))
+            if family.kind == "counter":
+                self.add(family, labels, msgspec.msgpack.decode(row.value, type=float), row.created)
+                continue
+            other = Histogram(family, labels, row.created, free=False)
+            other.restore(row.value)
+            self.observe_all(family, labels, other)
+
+    def observe_all(self, family: Family, labels: Labels, other: Histogram) -> None:
+        """The observations of another histogram of the same series."""
+        known = self._histograms[family]
+        series = known.get(labels)
+        if series is None:
+            _check(family, labels)
+            series = known[labels] = Histogram(family, labels, other.created, free=self._free_at_birth())
+        series.counts = [mine + more for mine, more in zip(series.counts, other.counts, strict=True)]
+        series.sum += other.sum
+        self._touch(series)
+
     def set_gauges(self, gauges: Gauges) -> None:
         """All gauges as they are now, in place of those before. Their labels are guarded already."""
         for family, points in gauges.items():

@@ -250,11 +250,8 @@ class Finder:
 
     def _searched(self, place: Place) -> Iterator[tuple[str, tuple[int, int], Source]]:
         globs = place.globs
-
-        def fits(name: str) -> bool:
-            return globs.fits(globs.start, name) is not None
-
-        for path in self._search.files(place.path, place.search, fits, self._excluded.covers):
+        wanted = frozenset(files.glob for files in place.files).__contains__
+        for path in self._search.files(place.path, place.search, wanted, self._excluded.covers):
             index = globs.fits(globs.start, path[path.rindex("/") + 1 :])
             if index is None or self._barred.covers(path):
                 continue

@@ -1,0 +1,241 @@
+"""A long first backlog, taken by several processes.
+
+The illusion for the loop: units of files come back read, settled, counted and encoded, as if it had
+done so itself. A unit (a session with its subagents) depends on another only through ids that were
+settled there: a fork's copies, the plan of an implementation. So each is read on its own, with an
+empty ledger, and the loop takes a result only if none of its ids is known and it missed nothing; else
+it reads that unit again itself. A process that dies costs nothing but its unit's time.
+
+The processes are forked before there are threads, connections or a transport, and end with their pipe.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Iterator, Sequence
+from multiprocessing.connection import Connection, Pipe, wait
+
+import msgspec
+from msgspec import Struct
+
+from spantail.config import Config
+from spantail.followed import Sources
+from spantail.model import Context, Outcome, Usage
+from spantail.notices import Notices
+from spantail.out.spans import Encoder, batches
+from spantail.pricing import Prices
+from spantail.session.sessions import Sessions
+from spantail.session.settle import Rules
+from spantail.session.work import Work
+from spantail.state import families as f
+from spantail.state.counting import Counting
+from spantail.state.guard import Guard
+from spantail.state.hours import HourRow, Hours
+from spantail.state.ledger import Ledger
+from spantail.state.series import Row
+from spantail.state.store import Changes, Cursor, Packed, packed
+from spantail.state.totals import Totals
+from spantail.tail.finder import Finder
+from spantail.tail.open import joined, open_tail
+from spantail.tail.source import Source
+
+WORTH_BYTES = 64 << 20
+"""A backlog smaller than this is read faster than processes are set up."""
+MOST = 4
+READ_BYTES = 4 << 20
+
+
+class Result(Struct, array_like=True):
+    """What became of one unit."""
+
+    unit: int
+    done: bool
+    """False: it depends on other units, or something went wrong; to be read by the loop."""
+    cursors: list[Cursor] = []
+    works: list[Work] = []
+    ledger: bytes = b""
+    slugs: dict[str, tuple[bytes, bytes]] = {}
+    totals: list[Row] = []
+    hours: list[HourRow] = []
+    spans: list[Packed] = []
+    said: list[str] = []
+
+
+class Crew:
+    """The parent's side."""
+
+    def __init__(self, units: Sequence[list[Source]], job: Job, count: int, inherited: Sequence[int]) -> None:
+        self.units = [unit for unit in units if not any(_apart(source) for source in unit)]
+        self._pipes: list[Connection] = []
+        for _ in range(count):
+            ours, theirs = Pipe()
+            if os.fork() == 0:
+                for pipe in (ours, *self._pipes):
+                    pipe.close()
+                for descriptor in inherited:
+                    os.close(descriptor)
+                job.serve(self.units, theirs)
+            theirs.close()
+            self._pipes.append(ours)
+
+    def results(self) -> Iterator[Result]:
+        """As they are done; one that a process took down with it comes back as not done."""
+        waiting = iter(range(len(self.units)))
+        busy: dict[Connection, int] = {}
+        for pipe in self._pipes:
+            self._send(pipe, waiting, busy)
+        while busy:
+            ready = set(wait(list(busy)))
+            for pipe in [pipe for pipe in busy if pipe in ready]:
+                unit = busy.pop(pipe)
+                try:
+                    result = msgspec.msgpack.decode(pipe.recv_bytes(), type=Result)
+                    self._send(pipe, waiting, busy)
+                except (EOFError, OSError, msgspec.MsgspecError):
+                    result = Result(unit, done=False)
+                yield result
+        yield from (Result(unit, done=False) for unit in waiting)
+
+    @staticmethod
+    def _send(pipe: Connection, waiting: Iterator[int], busy: dict[Connection, int]) -> None:
+        unit = next(waiting, None)
+        if unit is not None:
+            busy[pipe] = unit
+            pipe.send_bytes(unit.to_bytes(4, "little"))
+
+    def close(self) -> None:
+        """The processes end when their pipe does."""
+        for pipe in self._pipes:
+            pipe.close()
+        for _ in self._pipes:
+            try:
+                os.wait()
+            except ChildProcessError:
+                break
+
+
+class Job:
+    """A process's side: takes one unit after the other."""
+
+    def __init__(
+        self, config: Config, rules: Rules, clock: Callable[[], int], encoder: Encoder | None, floor: int
+    ) -> None:
+        self._config = config
+        self._rules = rules
+        self._clock = clock
+        self._encoder = encoder
+        self._floor = floor
+        self._prices = Prices(config.prices)
+        self._lines: list[str] = []
+        self._totals = Totals(hold=0)
+        self._notices = Notices(self._count, form="json", write=self._lines.append)
+
+    def serve(self, units: Sequence[list[Source]], pipe: Connection) -> None:
+        """Never returns: a fork must not run on into its parent's code."""
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        try:
+            while True:
+                unit = int.from_bytes(pipe.recv_bytes(4), "little")
+                try:
+                    result = self.take(unit, units[unit])
+                except Exception:  # noqa: BLE001 - the loop reads it again, and says what is wrong
+                    result = Result(unit, done=False)
+                pipe.send_bytes(msgspec.msgpack.encode(result))
+        except (EOFError, OSError):
+            os._exit(0)
+        finally:
+            os._exit(1)
+
+    def take(self, number: int, unit: Sequence[Source]) -> Result:
+        """Reads one unit whole."""
+        self._totals = totals = Totals(hold=0)
+        self._lines.clear()
+        hours, ledger = Hours(), Ledger()
+        counting = Counting(totals, hours, Guard(totals), clock=self._clock)
+        sources = Sources({}, lambda s, c: open_tail(s, c, self._notices, self._config.limits), self._floor)
+        first = unit[0]
+        context = Context(agent=first.format.agent, provider=first.format.provider, user=first.user)
+        sessions = Sessions(
+            context, self._rules, ledger, self._cost, self._config.project_name, lambda _: None
+        )
+        spans: list[Packed] = []
+        for source in unit:
+            followed = sources.get(source)
+            more = followed is not None
+            while followed is not None and more:
+                batch = followed.read(READ_BYTES, 0, final=self._config.once)
+                for record in batch.records:
+                    sessions.apply(followed.reader.read(record))
+                if batch.records or batch.bytes:
+                    sources.touch(followed)
+                    self._notices.records(source.format.agent, len(batch.records))
+                    totals.add(f.READ_BYTES, (), batch.bytes, 0)
+                more = batch.more
+                if getattr(followed.reader, "newer_schema", ""):
+                    return Result(number, done=False)
+                spans += self._out(sessions.take(), counting)
+        sessions.settle(self._clock())
+        spans += self._out(sessions.take(), counting)
+        if sessions.depends:
+            return Result(number, done=False)
+        changes = Changes()
+        sources.gather(changes)
+        return Result(
+            number,
+            done=True,
+            cursors=changes.cursors,
+            works=sessions.changed(),
+            ledger=ledger.take_new(),
+            slugs=sessions.slugs,
+            totals=totals.rows(),
+            hours=hours.rows(),
+            spans=spans,
+            said=list(self._lines),
+        )
+
+    def _out(self, outcomes: Sequence[Outcome], counting: Counting) -> list[Packed]:
+        for outcome in outcomes:
+            counting.count(outcome)
+        if self._encoder is None:
+            return []
+        return [packed(spans, body) for spans, body in batches(self._encoder, outcomes)]
+
+    def _count(self, family: str, labels: tuple[str, ...], amount: float) -> None:
+        self._totals.add(f.BY_NAME[family], labels, amount, self._clock())
+
+    def _cost(self, model: str, provider: str, usage: Usage, at: int) -> float | None:
+        cost = self._prices.cost(model, provider, usage, at)
+        if cost is None:
+            self._notices.unpriced_model(provider, model)
+        return cost
+
+
+def hire(
+    config: Config,
+    rules: Rules,
+    clock: Callable[[], int],
+    finder: Finder,
+    encoder: Encoder | None,
+    inherited: Sequence[int],
+) -> Crew | None:
+    """A crew, if the backlog is worth one and there are cores for it."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    count = min(MOST, cores)
+    sources = finder.scan()
+    if count < 2 or sum(_size(source.path) for source in sources) < WORTH_BYTES:
+        return None
+    units = finder.backlog(sources)
+    return Crew(units, Job(config, rules, clock, encoder, rules.since), count, inherited)
+
+
+def _apart(source: Source) -> bool:
+    """Databases and joined files hold many sessions: they are the loop's."""
+    return source.files.storage == "rows" or joined(source)
+
+
+def _size(path: str) -> int:
+    try:
+        return os.stat(path).st_size  # noqa: PTH116
+    except OSError:
+        return 0
