@@ -187,9 +187,6 @@ def test_every_span_is_there_once_and_in_its_place(loaded):
     assert sum(len(trace["spans"]) for trace in traces.values()) == delivered["delivered"]
 
 
-@pytest.mark.xfail(
-    strict=True, reason="spans of length 0, and subagents that begin before the call around them"
-)
 def test_jaeger_has_nothing_to_remark(loaded):
     """No span has a length that Jaeger mends, none begins before the span around it."""
     assert [said for trace in loaded.all().values() for said in warnings(trace)] == []

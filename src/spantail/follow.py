@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from spantail.followed import Followed, Sources
+from spantail.gauges import own_gauges
 from spantail.groups import Groups
 from spantail.model import SECOND, Turn
 from spantail.out.spans import batches
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
     from spantail.tail.source import Source
     from spantail.tail.wake import Waker
 
-READ_BYTES = 4 << 20
+READ_BYTES = 1 << 20
 """Taken from one source before others get their turn, and before a commit is considered."""
 COMMIT_BYTES = 16 << 20
 COMMIT_SPANS = 4000
@@ -314,7 +315,7 @@ class Follow:
         except (sqlite3.Error, OSError) as error:
             self._unwritten = changes
             self.stuck = str(error)
-            parts.totals.set_gauges({**parts.groups.gauges(), **self._own_gauges(now)})
+            parts.totals.set_gauges({**parts.groups.gauges(), **own_gauges(self, now)})
             parts.notices.commit_failed(str(error))
             return
         if self.stuck:
@@ -327,7 +328,7 @@ class Follow:
         parts.hours.committed()
         parts.groups.committed()
         self._trim()
-        parts.totals.set_gauges({**parts.groups.gauges(), **self._own_gauges(now)})
+        parts.totals.set_gauges({**parts.groups.gauges(), **own_gauges(self, now)})
         if changes.spans and parts.deliverer is not None:
             parts.deliverer.wake()
         turns, self._turns = self._turns, []
@@ -376,19 +377,6 @@ class Follow:
             self.parts.store.tidy(now)
         except (sqlite3.Error, OSError) as error:
             self.parts.notices.commit_failed(str(error))
-
-    def _own_gauges(self, now: int) -> Gauges:
-        parts, store = self.parts, self.parts.store
-        return {
-            **parts.constant,
-            f.FILES_FOLLOWED: {(): float(len(parts.sources))},
-            f.OUTBOX_SPANS: {(): float(store.waiting_spans)},
-            f.OUTBOX_BYTES: {(): float(store.waiting_bytes)},
-            f.OUTBOX_OLDEST: {(): store.oldest() / SECOND} if store.waiting_spans else {},
-            f.LAG: {(): max(0.0, (now - self.last_commit) / SECOND) if self.stuck else 0.0},
-            f.LAST_COMMIT: {(): self.last_commit / SECOND},
-            f.COMMIT_FAILED: {(): 1.0 if self.stuck else 0.0},
-        }
 
 
 def _rank(source: Source) -> tuple[bool, bool, str]:

@@ -388,9 +388,10 @@ class Encoder:
         context = thing.context
         agent = context.agent if type(thing) is not Subagent else thing.name or context.agent
         start, end = thing.start, thing.end
-        if not 0 < start <= end <= _UINT64_MAX:  # a span never ends before it starts
-            start = min(max(start, 0), _UINT64_MAX)
-            end = min(max(start, end), _UINT64_MAX)
+        if not 0 < start < end <= _UINT64_MAX:
+            # Backends mend a span without length, each in its way: one nanosecond is longer than that.
+            end = min(max(start, end, 1), _UINT64_MAX)
+            start = min(max(start, 0), end - 1)
         parts = [
             b"\n\x10",
             thing.trace,

@@ -94,18 +94,22 @@ class Sessions:
     # ------------------------------------------------------------------------------- doors
 
     def apply(self, events: Iterable[Event]) -> None:
+        works, methods, dirty = self.works, self._apply, self.dirty
         for event in events:
-            work = self.works.get(event.session) or self.work(event.session)
-            time = event.time or work.last
-            if (
-                time > work.last
-                and (work.turn is not None or work.run)
-                and not self._goes_on(work.turn, event)
-            ):
-                self._silence(work, time)
-            self._apply[type(event)](work, event)
+            key = event.session
+            work = works.get(key) or self.work(key)
+            last = work.last
+            time = event.time or last
+            if time > last:
+                turn = work.turn
+                if turn is not None:
+                    if not _goes_on(turn, event):
+                        self._silence(work, time)
+                elif work.run:
+                    self._silence(work, time)
+            methods[type(event)](work, event)
             work.last = max(work.last, time)
-            self.dirty.add(work.key)
+            dirty.add(key)
 
     def settle(self, now: int) -> None:
         """Everything written so far has been read: settle what is closed or has been silent."""
@@ -205,15 +209,6 @@ class Sessions:
     # ----------------------------------------------------------------------------- silence
 
     @staticmethod
-    def _goes_on(turn: OpenTurn | None, event: Event) -> bool:
-        """Blocks of one reply bear the times at which they were complete, and may be far apart."""
-        if turn is None:
-            return False
-        if type(event) is Replied:
-            return event.call in turn.models
-        return type(event) is Called and event.model_call in turn.models
-
-    @staticmethod
     def _end(turn: OpenTurn) -> int:
         """When the turn came to an end of its own; 0 if it has not."""
         if turn.marked:
@@ -290,10 +285,8 @@ class Sessions:
         work.agent_id = event.agent_id or work.agent_id
         if event.slug and not work.slug:
             work.slug = event.slug
-        if event.copied_from and work.root is None and event.copied_from != work.key:
-            origin = self.work(event.copied_from).root
-            self.depends |= origin is None
-            work.root = None if origin is None else structs.replace(origin, reason="original")
+        if event.copied_from != work.key:
+            work.copied_from = event.copied_from or work.copied_from
 
     def _open(self, work: Work, key: str, time: int, *, human: bool) -> OpenTurn:
         turn = OpenTurn(
@@ -350,6 +343,8 @@ class Sessions:
             self._bind(work, turn)
             return turn
         self._begin_run(work, turn)
+        if work.copied_from and work.root is None:
+            self._origin(work, turn)
         if work.slug:
             self._plan(work, turn, implements=event.implements)
         return turn
@@ -378,6 +373,17 @@ class Sessions:
         (adopted.ends, adopted.rests, adopted.marked, adopted.status, adopted.error_type, adopted.last) = (
             marks
         )
+
+    def _origin(self, work: Work, turn: OpenTurn) -> None:
+        """A fork's first own turn links to the turn after which it was made."""
+        origin = self.work(work.copied_from)
+        before = [
+            t for t in (*origin.past, *origin.waiting, origin.turn) if t is not None and t.start < turn.start
+        ]
+        self.depends |= not before
+        if before:
+            last = max(before, key=lambda t: t.start)
+            turn.links.append(Link(last.trace, last.span, "original"))
 
     def _plan(self, work: Work, turn: OpenTurn, *, implements: bool) -> None:
         """Sessions of one slug: the one that implements a plan links back to the plan's turn."""
@@ -491,3 +497,11 @@ class Sessions:
             if work.turn is not None:
                 work.turn.repair = event.usage
         self.nesting.link(work, event.parent or work.parent, event.call, event.turn)
+
+
+def _goes_on(turn: OpenTurn, event: Event) -> bool:
+    """Blocks of one reply bear the times at which they were complete, and may be far apart."""
+    kind = type(event)
+    if kind is Replied:
+        return event.call in turn.models  # type: ignore[attr-defined]
+    return kind is Called and event.model_call in turn.models  # type: ignore[attr-defined]

@@ -144,6 +144,7 @@ class Work(Struct, omit_defaults=True):
     name: str = ""
     agent_id: str = ""
     slug: str = ""
+    copied_from: str = ""
     run: int = 0
     """Start of the run, 0 between runs. Negative: a run that --since leaves out."""
     last: int = 0

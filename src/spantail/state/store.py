@@ -24,7 +24,7 @@ from spantail.state.schema import PRAGMAS, TABLES, VERSION
 from spantail.state.series import Row
 
 PACK_FROM = 16 * 1024
-"""Larger requests are stored compressed: a backlog's batches shrink to a tenth."""
+"""Larger requests are stored compressed, to a tenth: measured cheaper than to write and read them."""
 DAY = 86_400
 SEGMENTS = 64
 """Rows of the ledger for one day before they are merged."""

@@ -110,7 +110,6 @@ class AgentResult(Struct, gc=False):
     workflow: str | None = field(name="workflowName", default=None)
     agent_type: str | None = field(name="agentType", default=None)
     status: str | None = None
-    duration: float | None = field(name="totalDurationMs", default=None)
     usage: LineUsage | None = None
 
 

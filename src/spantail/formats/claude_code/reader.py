@@ -38,7 +38,6 @@ from spantail.formats.claude_code.lines import (
 )
 from spantail.formats.times import iso_ns
 from spantail.model import (
-    MILLISECOND,
     Called,
     Closed,
     Ended,
@@ -391,7 +390,7 @@ class ClaudeReader(Struct):
         id_ = block.tool_use_id or ""
         events: list[Event] = []
         status: Status = "ok"
-        error_type, exit_code, duration = "", None, None
+        error_type, exit_code = "", None
         if block.is_error:
             status, error_type, exit_code = self._failure(line, block)
         elif line.result and bytes(memoryview(line.result)[:20]).startswith(b'"User rejected tool'):
@@ -400,8 +399,6 @@ class ClaudeReader(Struct):
             kind, _ = self.tasks.pop(id_)
             result = _decode(AGENT_RESULT, line.result)
             if result is not None:
-                if result.status == "completed" and result.duration:
-                    duration = round(result.duration * MILLISECOND)
                 events += self._subagent(line, session, id_, kind, result, time)
         events.append(
             Returned(
@@ -411,7 +408,6 @@ class ClaudeReader(Struct):
                 status=status,
                 error_type=error_type,
                 exit_code=exit_code,
-                duration=duration,
                 output=block.content,
             )
         )
