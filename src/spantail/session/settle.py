@@ -293,7 +293,7 @@ class Settler:
             cost, source = self.priced(call.model, provider, call.usage, call.cost, call.end)
             self._sum(turn, call.end, call.usage, cost, source)
         links = list(turn.links)
-        if work.root is not None:
+        if work.root is not None and work.root not in links:
             links.append(work.root)
         work.root = Link(turn.trace, turn.span, "previous turn")
         if not turn.muted:
