@@ -74,6 +74,8 @@ class Parts(Struct):
     outbox_limit: int = 1 << 30
     constant: Gauges = {}
     """Gauges that do not change."""
+    budgets: Callable[[int, bool], Gauges] = lambda _now, _changed: {}
+    """(now, whether money was spent since) -> the budgets' gauges."""
 
 
 class Follow:
@@ -200,6 +202,7 @@ class Follow:
         if not (fresh or everything or now - self._passed > PASS_SECONDS * SECOND or now < self._passed):
             return
         self._passed = now
+        self._show_gauges(now)  # a budget's new period begins without a commit
         if fresh or everything or now - self._scanned > SCAN_SECONDS * SECOND:
             self._scanned = now
             found = parts.finder.scan()
@@ -315,7 +318,7 @@ class Follow:
         except (sqlite3.Error, OSError) as error:
             self._unwritten = changes
             self.stuck = str(error)
-            parts.totals.set_gauges({**parts.groups.gauges(), **own_gauges(self, now)})
+            self._show_gauges(now)
             parts.notices.commit_failed(str(error))
             return
         if self.stuck:
@@ -328,7 +331,7 @@ class Follow:
         parts.hours.committed()
         parts.groups.committed()
         self._trim()
-        parts.totals.set_gauges({**parts.groups.gauges(), **own_gauges(self, now)})
+        self._show_gauges(now, spent=bool(changes.hours))
         if changes.spans and parts.deliverer is not None:
             parts.deliverer.wake()
         turns, self._turns = self._turns, []
@@ -337,6 +340,11 @@ class Follow:
             parts.shown(turns)
         if self.backlog_done:
             parts.committed()
+
+    def _show_gauges(self, now: int, *, spent: bool = False) -> None:
+        parts = self.parts
+        budgets = parts.budgets(now, spent)
+        parts.totals.set_gauges({**parts.groups.gauges(), **budgets, **own_gauges(self, now)})
 
     def _gather(self, now: int) -> Changes:
         parts = self.parts

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from spantail import __version__
+from spantail.budgets import Budgets
 from spantail.config import Config
 from spantail.crew import hire
 from spantail.follow import Follow, Parts
@@ -164,6 +165,7 @@ class Run:
         self.page = Page(self.totals, static_labels=config.labels, created=config.created, clock=clock)
         self.textfile = TextFile(Path(config.textfile), self.page) if config.textfile else None
         self.deliverer: Deliverer | None = None
+        budgets = Budgets(config.budgets, store)
         terminal = Terminal(sys.stdout, trace_url=config.trace_url)
         self.follow = Follow(
             Parts(
@@ -182,6 +184,7 @@ class Run:
                 shown=terminal.turns if sys.stdout.isatty() else self.notices.turns,
                 committed=self._committed,
                 outbox_limit=config.limits.outbox_bytes,
+                budgets=lambda now, changed: budgets.gauges(now, changed=changed),
                 constant={
                     f.BUILD_INFO: {(__version__,): 1.0},
                     f.STATE_CREATED: {(): self.created / SECOND},

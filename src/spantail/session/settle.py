@@ -74,6 +74,13 @@ def exit_of(status: Status, error_type: str) -> Exit:
     return EXIT_OF[status]
 
 
+def _least_sure(one: CostSource | None, other: CostSource | None) -> CostSource | None:
+    """What a sum of costs from several sources is."""
+    if one is None or one == other:
+        return other
+    return "estimate" if "estimate" in (one, other) else "computed"
+
+
 def raw(content: bytes | None) -> Raw | None:
     return None if content is None else Raw(content)
 
@@ -117,6 +124,8 @@ class Settler:
         cost, source = self.priced(
             call.model, call.provider or work.context.provider, usage, call.cost, call.end
         )
+        if call.cut and source == "reported":
+            source = "estimate"  # of a reply whose usage is not final
         self._sum(turn, call.end, usage, cost, source)
         if turn.muted:
             return
@@ -198,7 +207,7 @@ class Settler:
                     at.usage.add(usage)
                 if cost is not None:
                     at.cost = (at.cost or 0.0) + cost
-                    at.cost_source = source if at.cost_source in (None, source) else "computed"
+                    at.cost_source = _least_sure(at.cost_source, source)
             at = self.outer(at)
 
     # -------------------------------------------------------------------------- tool calls

@@ -170,6 +170,13 @@ class Store:
         for row in self.db.execute("SELECT family, labels, value, created, shown, free FROM totals"):
             yield Row(row[0], row[1], row[2], row[3], row[4], bool(row[5]))
 
+    def spent(self, since: int) -> list[tuple[str, str, str, str, float]]:
+        """(agent, project, model, user, US dollars) of the calls since a time in seconds."""
+        return self.db.execute(
+            "SELECT agent, project, model, user, sum(cost) FROM hours WHERE slot >= ? GROUP BY 1, 2, 3, 4",
+            (since,),
+        ).fetchall()
+
     def oldest(self) -> int:
         """When the oldest batch that waits to be acknowledged was made, in ns; 0 if none waits."""
         row = self.db.execute("SELECT created FROM outbox ORDER BY id LIMIT 1").fetchone()
