@@ -252,7 +252,9 @@ class Follow:
             for source in unit:
                 followed = parts.sources.get(source)
                 if followed is not None:
-                    touched |= self._read(followed, arrival=arrival, final=final)
+                    # A file that lay there says nothing about when its records were written.
+                    fresh = followed.changed_since(arrival - REST)
+                    touched |= self._read(followed, arrival=arrival if fresh else 0, final=final)
                     done += _size(source)
                 if self.stopping:
                     return
@@ -283,7 +285,7 @@ class Follow:
                 read = followed.reader.read
                 for record in batch.records:
                     try:
-                        sessions.apply(read(record))
+                        sessions.apply(read(record), arrival)
                     except Exception as error:  # noqa: BLE001 - one bad record must not end the loop
                         parts.notices.internal_error(f"{agent} {record.kind}", error)
                 parts.notices.records(agent, len(batch.records))

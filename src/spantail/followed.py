@@ -24,6 +24,12 @@ class Followed:
         self.takes_rest = source.files.storage != "rows"
         self.finished = False
 
+    def changed_since(self, time: int) -> bool:
+        try:
+            return os.stat(self.source.path).st_mtime_ns > time  # noqa: PTH116
+        except OSError:
+            return False
+
     def read(self, budget: int, arrival: int, *, final: bool = False) -> Batch:
         if self.takes_rest:
             batch = self.tail.read(budget, arrival, final=final)  # type: ignore[call-arg]

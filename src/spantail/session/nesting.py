@@ -34,10 +34,13 @@ class Nesting:
             inner = self.work(inner).parent
         return False
 
-    def keep_awake(self, work: Work) -> None:
+    def keep_awake(self, work: Work, seen: dict[str, int]) -> None:
         around = self.work(work.parent)
         while True:
-            around.last = max(around.last, work.last)
+            if work.last > around.last:
+                around.last = work.last
+                if work.key in seen:
+                    seen[around.key] = seen[work.key]
             if not around.parent:
                 return
             around = self.work(around.parent)

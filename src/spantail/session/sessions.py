@@ -70,6 +70,8 @@ class Sessions:
         self.load = load
         self.works: dict[str, Work] = {}
         self.dirty: set[str] = set()
+        self.seen: dict[str, int] = {}
+        """When, by our clock, the last record of a session that is followed live was read."""
         self.nesting = Nesting(self.work)
         self.settler = Settler(ledger, price, self.nesting.outer, self._unsettled)
         self.calls = Calls(rules, ledger, self.settler, self._stray, self._open_elsewhere)
@@ -93,7 +95,8 @@ class Sessions:
 
     # ------------------------------------------------------------------------------- doors
 
-    def apply(self, events: Iterable[Event]) -> None:
+    def apply(self, events: Iterable[Event], arrival: int = 0) -> None:
+        """`arrival`: when they were read, if they had only just been written."""
         works, methods, dirty = self.works, self._apply, self.dirty
         for event in events:
             key = event.session
@@ -110,26 +113,28 @@ class Sessions:
             methods[type(event)](work, event)
             work.last = max(work.last, time)
             dirty.add(key)
+            if arrival:
+                self.seen[key] = arrival
 
     def settle(self, now: int) -> None:
         """Everything written so far has been read: settle what is closed or has been silent."""
         for work in list(self.works.values()):
             # A subagent at work keeps the turn around it awake.
             if work.parent and work.turn is not None:
-                self.nesting.keep_awake(work)
+                self.nesting.keep_awake(work, self.seen)
         for work in list(self.works.values()):
             if work.turn is not None or work.run or work.loose:
-                self._silence(work, now)
+                self._silence(work, self._at(work, now))
         nested = [work for work in self.works.values() if work.parent]
         while sum(self._bind_open(work) for work in nested):
             pass  # what was led to its turn may be what another one waits for
         # Subagents first: their calls belong to the sums of what closes around them.
         for work in nested:
             if work.waiting:
-                self._settle_waiting(work, now)
+                self._settle_waiting(work, self._at(work, now))
         for work in list(self.works.values()):
             if work.waiting and not work.parent:
-                self._settle_waiting(work, now)
+                self._settle_waiting(work, self._at(work, now))
 
     def _bind_open(self, work: Work) -> bool:
         unbound = [turn for turn in (work.turn, *work.waiting) if turn is not None and not turn.trace]
@@ -152,6 +157,13 @@ class Sessions:
     def forget_resting(self) -> None:
         for key in [key for key, work in self.works.items() if work.at_rest() and key not in self.dirty]:
             del self.works[key]
+            self.seen.pop(key, None)
+
+    def _at(self, work: Work, now: int) -> int:
+        """The clock as the records would tell it. Theirs may be hours from ours (another machine, an
+        old file that is written again), so what counts is how long ago the last one was seen."""
+        seen = self.seen.get(work.key)
+        return now if seen is None else work.last + now - seen
 
     def deadline(self) -> int:
         """When the clock alone would next settle something; 0 if never."""
@@ -170,6 +182,7 @@ class Sessions:
                 when = work.last + rules.idle
             else:
                 continue
+            when += self.seen.get(work.key, work.last) - work.last
             soonest = min(soonest, when) if soonest else when
         return soonest
 
