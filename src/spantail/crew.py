@@ -21,7 +21,7 @@ import msgspec
 from msgspec import Struct
 
 from spantail.config import Config
-from spantail.followed import Sources
+from spantail.followed import Sources, size
 from spantail.model import Context, Outcome, Usage
 from spantail.notices import Notices
 from spantail.out.spans import Encoder, batches
@@ -227,7 +227,7 @@ def hire(
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     count = min(MOST, cores)
     sources = finder.scan()
-    if count < 2 or sum(_size(source.path) for source in sources) < WORTH_BYTES:
+    if count < 2 or sum(map(size, sources)) < WORTH_BYTES:
         return None
     units = finder.backlog(sources)
     return Crew(units, Job(config, rules, clock, encoder, rules.since), count, inherited)
@@ -236,10 +236,3 @@ def hire(
 def _apart(source: Source) -> bool:
     """Databases and joined files hold many sessions: they are the loop's."""
     return source.files.storage == "rows" or joined(source)
-
-
-def _size(path: str) -> int:
-    try:
-        return os.stat(path).st_size  # noqa: PTH116
-    except OSError:
-        return 0

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from spantail.followed import Followed, Sources
+from spantail.followed import Followed, Sources, rank, size
 from spantail.gauges import own_gauges
 from spantail.groups import Groups
 from spantail.model import SECOND, Turn
@@ -45,7 +45,7 @@ ROOT_SECONDS = 2.0
 """How often it is looked whether an agent's folder has appeared."""
 PASS_SECONDS = 10.0
 """How often the size of everything followed is looked at, for what events miss."""
-SCAN_SECONDS = 30.0
+SCAN_SECONDS = 60.0
 REST = 60 * SECOND
 """A file this long silent has no half-written last line any more."""
 ACK_SECONDS = 1.0
@@ -93,6 +93,8 @@ class Follow:
         self._turns: list[Turn] = []
         self._poked = False
         self._notes: dict[str, str] = {}
+        self._missing: list[str] = []
+        """Folders that agents would use and that are not there."""
         self._spans: list[Packed] = []
         self._rooted = self._passed = self._scanned = self._tidied = parts.clock()
 
@@ -102,7 +104,8 @@ class Follow:
         """Everything there is at the start, the oldest sessions first."""
         parts = self.parts
         # Watching begins before the scan: what is made in between is found by one of the two.
-        parts.waker.watch(parts.finder.roots()[0])
+        roots, self._missing = parts.finder.roots()
+        parts.waker.watch(roots)
         if parts.crew is not None:
             self._take_results(parts.crew)
             if self.stopping:
@@ -197,11 +200,12 @@ class Follow:
     def _pass(self, now: int, *, everything: bool = False) -> None:
         """What events miss: new folders, appends on odd file systems, unfinished last lines."""
         parts = self.parts
-        roots, _ = parts.finder.roots()
-        fresh = parts.waker.watch(roots)
-        if not (fresh or everything or now - self._passed > PASS_SECONDS * SECOND or now < self._passed):
+        due = everything or now - self._passed > PASS_SECONDS * SECOND or now < self._passed
+        if not due and not any(map(os.path.isdir, self._missing)):
             return
         self._passed = now
+        roots, self._missing = parts.finder.roots()
+        fresh = parts.waker.watch(roots)
         self._show_gauges(now)  # a budget's new period begins without a commit
         if fresh or everything or now - self._scanned > SCAN_SECONDS * SECOND:
             self._scanned = now
@@ -216,7 +220,7 @@ class Follow:
     def _take_results(self, crew: Crew) -> None:
         """What other processes have read; see crew. What they could not is read here."""
         parts = self.parts
-        todo, done = sum(map(_size, (s for unit in crew.units for s in unit))), 0
+        todo, done = sum(map(size, (s for unit in crew.units for s in unit))), 0
         left: list[Source] = []
         said: set[str] = set()
         for result in crew.results():
@@ -232,7 +236,7 @@ class Follow:
                         parts.notices.repeat(line)
             else:
                 left += unit
-            done += sum(map(_size, unit))
+            done += sum(map(size, unit))
             parts.progress(done, todo)
             if sum(batch[0] for batch in self._spans) > COMMIT_SPANS:
                 self.commit()
@@ -246,7 +250,7 @@ class Follow:
         """Files that were not followed yet, the oldest sessions first and each session whole, so
         that an original comes before its fork and a subagent's calls find their turn."""
         parts = self.parts
-        todo, done = sum(map(_size, sources)), 0
+        todo, done = sum(map(size, sources)), 0
         for unit in parts.finder.backlog(sources):
             touched = False
             for source in unit:
@@ -255,7 +259,7 @@ class Follow:
                     # A file that lay there says nothing about when its records were written.
                     fresh = followed.changed_since(arrival - REST)
                     touched |= self._read(followed, arrival=arrival if fresh else 0, final=final)
-                    done += _size(source)
+                    done += size(source)
                 if self.stopping:
                     return
             if touched:
@@ -265,7 +269,7 @@ class Follow:
     def _take(self, sources: Iterable[Source], arrival: int | None = None) -> None:
         """In one wake companions are read before main files, and those before the others."""
         now = self.parts.clock() if arrival is None else arrival
-        for source in sorted(sources, key=_rank):
+        for source in sorted(sources, key=rank):
             followed = self.parts.sources.get(source)
             if followed is not None:
                 self._read(followed, arrival=now)
@@ -387,14 +391,3 @@ class Follow:
             self.parts.store.tidy(now)
         except (sqlite3.Error, OSError) as error:
             self.parts.notices.commit_failed(str(error))
-
-
-def _rank(source: Source) -> tuple[bool, bool, str]:
-    return (not source.files.companion, not source.files.main, source.path)
-
-
-def _size(source: Source) -> int:
-    try:
-        return os.stat(source.path).st_size  # noqa: PTH116
-    except OSError:
-        return 0

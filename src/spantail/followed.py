@@ -182,3 +182,14 @@ class Sources:
         self._adopted = []
         changes.gone += self._gone
         self._gone = []
+
+
+def rank(source: Source) -> tuple[bool, bool, str]:
+    return (not source.files.companion, not source.files.main, source.path)
+
+
+def size(source: Source) -> int:
+    try:
+        return os.stat(source.path).st_size  # noqa: PTH116
+    except OSError:
+        return 0

@@ -16,9 +16,9 @@ import re
 from collections.abc import Iterator
 from pathlib import PurePath
 
-from msgspec import Struct
+from msgspec import Struct, field
 
-from spantail.formats.cline.shapes import part, session_time, word
+from spantail.formats.cline.shapes import part, word
 from spantail.formats.cline.task_folder import model_at
 from spantail.formats.cline.task_shapes import (
     REQUEST,
@@ -33,6 +33,7 @@ from spantail.formats.cline.task_shapes import (
 from spantail.formats.times import ms_ns
 from spantail.formats.values import number, text
 from spantail.model import (
+    MILLISECOND,
     Called,
     Closed,
     DurationSource,
@@ -51,12 +52,23 @@ from spantail.model import (
 RETRIES = frozenset(("error_retry", "api_req_retried", "api_req_failed", "api_req_retry_delayed"))
 FAILURES = frozenset(("error", "diff_error", "clineignore_error", "rooignore_error"))
 RESUMES = frozenset(("resume_task", "resume_completed_task"))
-REPLY = frozenset(("text", "reasoning", "completion_result", "plan_mode_respond", "followup"))
-"""What is shown of a reply while it comes."""
+REPLY = frozenset(
+    (
+        "text",
+        "reasoning",
+        "tool",
+        "command",
+        "use_mcp_server",
+        "completion_result",
+        "plan_mode_respond",
+        "followup",
+    )
+)
+"""What is shown of a reply while it comes; `completion_result` is asked once more after it."""
 QUIET = frozenset(("command_output", "task_progress", "text", "reasoning", "use_mcp_server"))
 """What may be shown while a tool is at work."""
 FOLDER = re.compile(r"# Current (?:Working|Workspace) Directory \(([^)\n]{1,4000})\) Files")
-KEEP = 128
+KEEP = 64
 """Requests remembered by a reader, for the case that they are removed."""
 
 
@@ -64,7 +76,6 @@ class OpenTool(Struct, array_like=True):
     key: str
     start: int
     source: DurationSource
-    kind: str
     asked: bool
 
 
@@ -79,10 +90,11 @@ class Counted(Struct, array_like=True):
 
 class UiReader(Struct):
     task: str = ""
-    last: int = 0
     turn: str = ""
-    prompted: int = 0
-    """When the turn began; a message that is older and comes now was changed, and begins or ends nothing."""
+    at: int = 0
+    """Where the last message stood that was new, and when it was shown: one that stood before it and is older
+    comes again because it was changed, and begins or ends nothing."""
+    shown: int = 0
     answers: bool = False
     """The model asked something: the next words of a person belong to the turn."""
     request: str = ""
@@ -99,10 +111,12 @@ class UiReader(Struct):
     failed: str = ""
     """A failure that ends the turn unless a request succeeds after it."""
     tool: OpenTool | None = None
+    called: str = ""
+    """The last tool call."""
     mcp: str = ""
     cwd: str = ""
     counted: list[Counted] = []
-    extra: Usage = Usage()
+    extra: Usage = field(default_factory=Usage)
     """Sum of what was used by requests that are not shown: removed ones, and those of subagents."""
     extra_cost: float = 0.0
     extras: int = 0
@@ -114,28 +128,28 @@ class UiReader(Struct):
             return
         if not self.task:
             self.task = PurePath(record.path).parent.name
-            self.last = session_time(self.task)
         said = message.type == "say"
         kind = word(message.say if said else message.ask)
-        stated = ms_ns(message.ts)
-        if not stated or not kind:
+        time = ms_ns(message.ts)
+        if not time or not kind:
             return
-        time, past = stated, stated < self.prompted
-        key = f"{self.task}/{time // 1_000_000}"
-        self.last = max(self.last, time)
+        key = f"{self.task}/{time // MILLISECOND}"
+        old = record.position < self.at and time < self.shown
+        if not old:
+            self.at, self.shown = record.position, time
         info = part(TASK_MODEL, message.model_info)
-        if info is not None and not past and word(info.model_id):
+        if info is not None and not old and word(info.model_id):
             self.model, self.provider = word(info.model_id), word(info.provider_id)
         if said and kind in ("api_req_started", "api_req_finished"):
-            yield from self._request(message, record, key, time, finished=kind == "api_req_finished")
+            yield from self._request(message, record, key, time, old=old, finished=kind == "api_req_finished")
         elif said and kind in ("deleted_api_reqs", "subagent_usage"):
             yield from self._extra(message, record.position, time, removed=kind == "deleted_api_reqs")
-        elif not past:
+        elif not old:
             yield from self._shown(message, kind, key, time, said=said)
-        if self.cancelled and self.cancelled == self.request and not past:
+        if self.cancelled and self.cancelled == self.request and not old:
             # What was shown of the reply that was stopped comes after the request that tells of it.
-            yield from self._end_tool(self.last, "interrupted", "interrupted")
-            yield self._close(self.last, "interrupted", "interrupted")
+            yield from self._end_tool(self.shown, "interrupted", "interrupted")
+            yield self._close(self.shown, "interrupted", "interrupted")
 
     def _close(self, time: int, status: Status = "ok", error_type: str = "") -> Closed:
         return Closed(session=self.task, time=time, turn=self.turn, status=status, error_type=error_type)
@@ -143,12 +157,12 @@ class UiReader(Struct):
     # ------------------------------------------------------------------------------- requests
 
     def _request(
-        self, message: UiMessage, record: Record, key: str, time: int, *, finished: bool
+        self, message: UiMessage, record: Record, key: str, time: int, *, old: bool, finished: bool
     ) -> Iterator[Event]:
         request: Request = inside(REQUEST, message.words()) or Request()
         if finished and self.request:  # older versions tell the numbers in a message of their own
             key, time = self.request, 0
-        elif key != self.request and time >= self.last:
+        elif key != self.request and not old:
             yield from self._end_tool(time)
             self.request, self.counts, self.reply_end, self.answers = key, False, time, False
             self.cancelled = ""
@@ -259,12 +273,12 @@ class UiReader(Struct):
             begins = not self.turn if kind != "user_feedback" else not self.answers and key != self.turn
             if kind == "user_feedback":
                 denied = self.tool is not None and self.tool.asked
-                yield from self._end_tool(time, *(("error", "denied") if denied else ("ok", "")))
+                yield from self._end_tool(time, "error" if denied else "ok", "denied" if denied else "")
                 self.answers = False
             if begins:
                 yield from self._prompt(message, key, time)
                 return
-        if kind in REPLY or kind in ("tool", "command", "use_mcp_server"):
+        if (said or kind != "completion_result") and kind in REPLY:
             yield from self._goes_on(time)
         if kind in RETRIES:
             if kind == "api_req_failed":
@@ -276,7 +290,7 @@ class UiReader(Struct):
             yield from self._end_tool(time, "error", "tool_error")
         elif kind == "mcp_server_response":
             failed = message.words().startswith("Error:")
-            yield from self._end_tool(time, *(("error", "tool_error") if failed else ("ok", "")))
+            yield from self._end_tool(time, "error" if failed else "ok", "tool_error" if failed else "")
         elif kind not in QUIET and (self.tool is None or self.tool.key != key):
             yield from self._end_tool(time)
         if kind in ("tool", "command", "use_mcp_server", "mcp_server_request_started"):
@@ -299,7 +313,7 @@ class UiReader(Struct):
     def _prompt(self, message: UiMessage, key: str, time: int) -> Iterator[Event]:
         if self.turn:
             yield from self._stopped(time, resumed=False)
-        self.turn, self.prompted = key, time
+        self.turn = key
         self.request, self.cancelled, self.failed = "", "", ""
         yield Prompted(session=self.task, time=time, turn=key, content=message.text or None)
 
@@ -325,11 +339,11 @@ class UiReader(Struct):
         if kind == "use_mcp_server":
             self.mcp = text(said.tool_name) or text(said.type) if said is not None else ""
             return
-        if self.tool is not None and self.tool.key == key:
+        if key == self.called:
             return  # its message was changed
         name = {"tool": text(said.tool) if said is not None else "", "command": "command"}.get(kind, self.mcp)
         source: DurationSource = "estimate" if asked or kind == "tool" else "timestamps"
-        self.tool = OpenTool(key, time, source, kind, asked)
+        self.tool, self.called = OpenTool(key, time, source, asked), key
         yield Called(
             session=self.task,
             time=time,
