@@ -235,7 +235,7 @@ def test_tables_of_the_file():
         record_bytes = "1MiB"
         open_sessions = 5
         [[project]]
-        match = "/work/*/api"
+        match = "/repo/*/api"
         name = "api"
         [[price]]
         model = "my-*"
@@ -253,7 +253,7 @@ def test_tables_of_the_file():
     )
     assert config.labels == {"team": "core"}
     assert config.limits == Limits(record_bytes=1 << 20, open_sessions=5)
-    assert config.projects == (Project("/work/*/api", "api"),)
+    assert config.projects == (Project("/repo/*/api", "api"),)
     assert config.prices == (Price("my-*", 1.0, 2.5, cache_write_1h=4.0),)
     budget = Budget("month", "month", 100.0, agent=("a",), model=("x-*", "y"), timezone="Europe/Berlin")
     assert config.budgets == (budget,)

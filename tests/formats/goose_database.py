@@ -89,7 +89,7 @@ class Goose:
         marks = ", ".join("?" * len(row))
         self.db.execute(f"INSERT INTO {table} ({', '.join(row)}) VALUES ({marks})", tuple(row.values()))
 
-    def session(self, id_, at, kind="user", folder="/work/app", **more):
+    def session(self, id_, at, kind="user", folder="/repo/app", **more):
         row = {
             "id": id_,
             "working_dir": folder,

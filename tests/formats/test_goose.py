@@ -255,7 +255,7 @@ def test_the_program_s_own_words_are_no_prompt(path, goose):
 def test_many_sessions_in_one_database(path, goose):
     """Interleaved, in several folders: each has its own turn, run and tokens."""
     for n in range(200):
-        goose.session(f"20251118_{n}", T0 + n, folder=f"/work/p{n % 7}")
+        goose.session(f"20251118_{n}", T0 + n, folder=f"/repo/p{n % 7}")
     for role, words in (("user", "Go"), ("assistant", "Gone")):
         for n in range(200):
             goose.say(f"20251118_{n}", role, T0 + 300 + n, text(words))
@@ -441,7 +441,7 @@ def test_the_same_words_after_a_manual_compaction_are_a_new_prompt(path, goose):
 def test_another_session_s_rows_between_are_read(path, goose):
     """While nobody looks one session goes on and another one is compacted: none of the rows is missed."""
     goose.session(S, T0)
-    goose.session("20251118_2", T0, folder="/work/other")
+    goose.session("20251118_2", T0, folder="/repo/other")
     talk(goose)
     follower = Follower(path)
     follower.read()
@@ -525,7 +525,7 @@ def test_the_parent_that_the_database_names(path):
 
 def test_the_session_at_work_in_the_same_folder_is_the_parent(path, goose):
     """Others are in another folder, or have finished their turn."""
-    sessions = {"20251118_3": "/work/other", "20251118_4": "/work/app", S: "/work/app"}
+    sessions = {"20251118_3": "/repo/other", "20251118_4": "/repo/app", S: "/repo/app"}
     for session, folder in sessions.items():
         goose.session(session, T0, folder=folder)
     goose.say(S, "user", T0, text("Go"))
@@ -761,7 +761,7 @@ LEGACY = "20250901_101112"
 
 
 def lines(at=T0):
-    about = {"working_dir": "/work/old", "description": "Old", "message_count": 4, "total_tokens": 560}
+    about = {"working_dir": "/repo/old", "description": "Old", "message_count": 4, "total_tokens": 560}
     return [
         about | {"accumulated_input_tokens": 1050, "accumulated_output_tokens": 11},
         {"role": "user", "created": at, "content": [text("hi")]},
@@ -791,12 +791,12 @@ def test_files_have_natural_times(path, goose):
         Usage(input=1050, output=11),
         "with a name",
     )
-    assert turn.context.cwd == "/work/old"
+    assert turn.context.cwd == "/repo/old"
 
 
 def test_a_file_and_its_import_count_once(path, goose):
     """Goose imports its old files into the database and leaves them where they are: whichever is read first."""
-    goose.session(LEGACY, T0, folder="/work/old")
+    goose.session(LEGACY, T0, folder="/repo/old")
     for line in lines()[1:]:
         goose.say(LEGACY, line["role"], line["created"], *line["content"], stored=T0 + 10**7)
     goose.usage(LEGACY, T0 + 10**7, 1050, 11)
