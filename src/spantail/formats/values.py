@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from math import isfinite
-from typing import Final
+from typing import Final, TypeVar
 
+import msgspec
 from msgspec import Raw
 
 from spantail.formats.times import iso_ns, ms_ns
 from spantail.model import MILLISECOND
+
+T = TypeVar("T")
 
 LONGEST: Final = 30 * 86_400_000
 """Milliseconds (30 days); what is said to have taken longer has no duration."""
@@ -46,3 +50,24 @@ def head(raw: Raw, most: int) -> bytes:
 def some(raw: Raw) -> Raw | None:
     """None for null and for what is not there."""
     return raw if raw and head(raw, 4) != b"null" else None
+
+
+def decoded(decoder: msgspec.json.Decoder[T], body: object) -> T | None:
+    """JSON inside a row or a record; None for what is absent or not of that shape."""
+    if isinstance(body, str):
+        body = body.encode("utf-8", "replace")
+    data = bytes(body) if isinstance(body, bytes | Raw) else b""
+    if not data:
+        return None
+    try:
+        return decoder.decode(data)
+    except msgspec.ValidationError:
+        return None
+    except (ValueError, RecursionError):
+        pass
+    # Half an emoji, cut off with the output around it, is written as a lone surrogate.
+    try:
+        value = json.loads(data.decode("utf-8", "replace"), strict=False, parse_constant=lambda _: None)
+        return decoder.decode(json.dumps(value, ensure_ascii=False).encode("utf-8", "replace"))
+    except (ValueError, RecursionError):
+        return None

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import re
 from hashlib import blake2b
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import msgspec
 from msgspec import Raw, Struct, field
 
 from spantail.formats.times import iso_ns
-from spantail.formats.values import text
+from spantail.formats.values import decoded, text
 from spantail.model import SECOND, Status
-
-T = TypeVar("T")
 
 REQUESTS: Final = ("toolRequest", "frontendToolRequest")
 WORDS: Final = ("text", "image", "thinking", "redactedThinking", "reasoning")
@@ -99,53 +96,32 @@ _TASK: Final = msgspec.json.Decoder(_Task)
 _TEXT: Final = msgspec.json.Decoder(str)
 
 
-def _decode(decoder: msgspec.json.Decoder[T], body: object) -> T | None:
-    """None for what is absent or not of that shape."""
-    if isinstance(body, str):
-        body = body.encode("utf-8", "replace")
-    data = bytes(body) if isinstance(body, bytes | Raw) else b""
-    if not data:
-        return None
-    try:
-        return decoder.decode(data)
-    except msgspec.ValidationError:
-        return None
-    except (ValueError, RecursionError):
-        pass
-    # Half an emoji, cut off with the output around it, is written as a lone surrogate.
-    try:
-        value = json.loads(data.decode("utf-8", "replace"), strict=False, parse_constant=lambda _: None)
-        return decoder.decode(json.dumps(value, ensure_ascii=False).encode("utf-8", "replace"))
-    except (ValueError, RecursionError):
-        return None
-
-
 # ------------------------------------------------------------------------------------ messages
 
 
 def blocks(content: object) -> list[Block] | None:
     """None for what is no list; a block that cannot be read costs itself alone."""
-    raws = _decode(_RAWS, content)
+    raws = decoded(_RAWS, content)
     if raws is None:
         return None
-    found = [_decode(_BLOCK, raw) for raw in raws]
+    found = [decoded(_BLOCK, raw) for raw in raws]
     return [block if block is not None else Block() for block in found]
 
 
 def visible(metadata: object) -> tuple[bool, bool]:
     """To the user, to the model."""
-    found = _decode(_METADATA, metadata) or Metadata()
+    found = decoded(_METADATA, metadata) or Metadata()
     return found.user_visible is not False, found.agent_visible is not False
 
 
 def said(of: list[Block]) -> bytes:
     """A digest of a prompt's words, empty if there are none: what a compaction repeats is known by it."""
-    words = [_decode(_TEXT, block.text) or "" for block in of if block.type == "text"]
+    words = [decoded(_TEXT, block.text) or "" for block in of if block.type == "text"]
     return digest("\n".join(words)) if words else b""
 
 
 def is_note(words: Raw) -> bool:
-    return len(memoryview(words)) < 1000 and NOTE.match(_decode(_TEXT, words) or "") is not None
+    return len(memoryview(words)) < 1000 and NOTE.match(decoded(_TEXT, words) or "") is not None
 
 
 def mark(key: str, of: list[Block]) -> bytes:
@@ -163,15 +139,15 @@ def digest(words: str) -> bytes:
 
 def asked(block: Block) -> tuple[str, Raw | None]:
     """The tool's name and its input. A call that the model got wrong has neither."""
-    call = _decode(_CALL, block.call)
-    value = _decode(_ASKED, call.value) if call is not None else None
+    call = decoded(_CALL, block.call)
+    value = decoded(_ASKED, call.value) if call is not None else None
     if value is None or not value.name:
         return "invalid", None
     return text(value.name), value.arguments or None
 
 
 def instructions(arguments: Raw | None) -> bytes:
-    task = _decode(_TASK, arguments)
+    task = decoded(_TASK, arguments)
     return digest(task.instructions) if task is not None and task.instructions else b""
 
 
@@ -183,15 +159,15 @@ class Outcome(Struct, gc=False):
 
 
 def outcome(block: Block) -> Outcome:
-    result = _decode(_RESULT, block.result)
+    result = decoded(_RESULT, block.result)
     if result is None:
         return Outcome("error", "tool_error")
     if result.status == "error":
-        words = _decode(_TEXT, result.error) or ""
+        words = decoded(_TEXT, result.error) or ""
         return Outcome("error", _error_type(words), None, result.error or None)
     # Older versions have the bare list of contents here, which is no error.
-    value = _decode(_VALUE, result.value) or _Value()
-    shell = _decode(_SHELL, value.structured) or _Shell()
+    value = decoded(_VALUE, result.value) or _Value()
+    shell = decoded(_SHELL, value.structured) or _Shell()
     words = _words(value.content)
     failed = value.is_error is True or bool(shell.exit_code) or words.startswith(DENIED)
     if not failed:
@@ -206,10 +182,10 @@ def _words(content: Raw) -> str:
     """The beginning of what a tool answered."""
     if len(memoryview(content)) > 1 << 16:
         return ""
-    for raw in _decode(_RAWS, content) or []:
-        part = _decode(_CONTENT, raw)
+    for raw in decoded(_RAWS, content) or []:
+        part = decoded(_CONTENT, raw)
         if part is not None and part.text:
-            return (_decode(_TEXT, part.text) or "")[:2000]
+            return (decoded(_TEXT, part.text) or "")[:2000]
     return ""
 
 

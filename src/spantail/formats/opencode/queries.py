@@ -11,8 +11,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from spantail.formats.opencode.shapes import MESSAGE, PART, decode, text
+from spantail.formats.opencode.shapes import MESSAGE, PART, text
 from spantail.formats.queries import Columns, Parts, Plan, Query, Row
+from spantail.formats.values import decoded
 
 NOTES: Final = ("Continue if you have next steps", "Summarize the task tool output above")
 """Messages that the program sends to the model in the user's place."""
@@ -74,10 +75,10 @@ def queries(columns: Columns) -> Plan:
 
 def is_open(row: Row) -> bool:
     """Whether a message may still change in a way that matters."""
-    message = decode(MESSAGE, row.values[1])
+    message = decoded(MESSAGE, row.values[1])
     if message is None:
         return False
-    parts = [part for values in row.parts if (part := decode(PART, values[2])) is not None]
+    parts = [part for values in row.parts if (part := decoded(PART, values[2])) is not None]
     if message.role != "assistant":
         # Its parts are written after it, one by one, until one of them says what it is.
         return not any(

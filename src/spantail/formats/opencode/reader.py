@@ -17,9 +17,9 @@ from msgspec import UNSET, Struct
 from spantail.formats.opencode import shapes
 from spantail.formats.opencode.ids import is_own, made_at
 from spantail.formats.opencode.queries import NOTES, SHELL
-from spantail.formats.opencode.shapes import Message, Part, State, decode, text
+from spantail.formats.opencode.shapes import Message, Part, State, text
 from spantail.formats.queries import Row
-from spantail.formats.values import number, time_ns
+from spantail.formats.values import decoded, number, time_ns
 from spantail.model import (
     SECOND,
     Called,
@@ -93,22 +93,22 @@ class OpenCodeReader(Struct):
 
     def _document(self, record: Record) -> Iterator[Event]:
         if record.kind == "session":
-            session = decode(shapes.SESSION, record.body)
+            session = decoded(shapes.SESSION, record.body)
             if session is not None and session.id:
                 yield from self._session(
                     session.id, session.parent or "", session.directory or "", session.version or ""
                 )
         elif record.kind == "message":
-            message = decode(shapes.MESSAGE, record.body)
+            message = decoded(shapes.MESSAGE, record.body)
             if message is not None and message.id and message.session:
                 yield from self._message(message)
         elif record.kind == "part":
-            part = decode(shapes.PART, record.body)
+            part = decoded(shapes.PART, record.body)
             if part is not None and part.id and part.session:
                 yield from self._part(part, made_at(part.id, record.arrival), moving=False)
 
     def _event(self, session: str, data: Any) -> Iterator[Event]:
-        happened = decode(shapes.HAPPENED, data)
+        happened = decoded(shapes.HAPPENED, data)
         if happened is None:
             return
         if happened.info is not None and happened.info.id:
@@ -123,13 +123,13 @@ class OpenCodeReader(Struct):
         yield from self._part(part, time_ns(happened.time), moving=False)
 
     def _row(self, row: Row) -> Iterator[Event]:
-        message = decode(shapes.MESSAGE, row.values[1])
+        message = decoded(shapes.MESSAGE, row.values[1])
         if message is None:
             return
         message.id, message.session = row.key, _str(row.values[0])
         yield from self._begun(message)
         for id_, created, data in row.parts:
-            part = decode(shapes.PART, data)
+            part = decoded(shapes.PART, data)
             if part is None:
                 continue
             part.id, part.message, part.session = _str(id_), row.key, message.session
@@ -202,7 +202,7 @@ class OpenCodeReader(Struct):
             known.tools = {part: start for part, start in known.tools.items() if start != DONE}
         if self._talk(session).prompted > known.created:
             return  # an old message, changed after the next prompt
-        failure = decode(shapes.FAILURE, message.error)
+        failure = decoded(shapes.FAILURE, message.error)
         if failure is not None and failure.name == "MessageAbortedError":
             yield Closed(session=session, time=completed, status="interrupted", error_type="interrupted")
         elif failure is not None and failure.name:
@@ -298,9 +298,9 @@ class OpenCodeReader(Struct):
                 starts_agent=name == "task",
             )
         known.asked = max(known.asked, known.tools[part.id])
-        about = decode(shapes.METADATA, state.metadata) or shapes.Metadata()
+        about = decoded(shapes.METADATA, state.metadata) or shapes.Metadata()
         if name == "task" and about.session:
-            task = decode(shapes.TASK_INPUT, state.input)
+            task = decoded(shapes.TASK_INPUT, state.input)
             kind = (task.kind or "") if task is not None else ""
             yield Started(session=about.session, parent=part.session, name=kind, agent_id=about.session)
             yield Linked(session=about.session, call=part.id, parent=part.session)

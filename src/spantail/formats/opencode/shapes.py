@@ -7,16 +7,15 @@ undecoded until it is known what they are.
 
 from __future__ import annotations
 
-import json
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType, field
 
+from spantail.formats.values import decoded
 from spantail.model import Usage
 
 Number = int | float | None
-T = TypeVar("T")
 
 
 class Time(Struct, gc=False):
@@ -143,25 +142,6 @@ FAILURE: Final = msgspec.json.Decoder(Failure)
 TEXT: Final = msgspec.json.Decoder(str)
 
 
-def decode(decoder: msgspec.json.Decoder[T], body: Any) -> T | None:
-    """None for what is absent or not of that shape."""
-    data = body.encode("utf-8", "replace") if isinstance(body, str) else bytes(body or b"")
-    if not data:
-        return None
-    try:
-        return decoder.decode(data)
-    except msgspec.ValidationError:
-        return None
-    except (ValueError, RecursionError):
-        pass
-    # Half an emoji, cut off with the output around it, is written as a lone surrogate.
-    try:
-        value = json.loads(data.decode("utf-8", "replace"), strict=False, parse_constant=lambda _: None)
-        return decoder.decode(json.dumps(value, ensure_ascii=False).encode("utf-8", "replace"))
-    except (ValueError, RecursionError):
-        return None
-
-
 def count(value: Number) -> int:
     return int(value) if value is not None and 0 < value < 1e15 else 0
 
@@ -169,5 +149,5 @@ def count(value: Number) -> int:
 def text(raw: Raw, length: int = 400) -> str:
     """The beginning of a string, without decoding all of a long one."""
     if len(memoryview(raw)) <= 4 * length:
-        return (decode(TEXT, raw) or "")[:length]
+        return (decoded(TEXT, raw) or "")[:length]
     return bytes(memoryview(raw)[1 : 4 * length]).decode("utf-8", "replace")[:length]
