@@ -243,3 +243,15 @@ def test_which_format_an_accept_header_asks_for(accept, openmetrics):
 def test_who_accepts_gzip(header, accepted):
     """A quality of 0 is a no."""
     assert accepts_gzip(header) is accepted
+
+
+def test_the_page_tells_what_the_process_itself_uses():
+    """Memory and CPU by the Prometheus client, in both formats, and OpenMetrics still ends with its mark."""
+    page = Page(Totals())
+    page.open()
+    text, _ = page.render(None, scraper=False)
+    assert b"process_resident_memory_bytes" in text
+    openmetrics, _ = page.render("application/openmetrics-text; version=1.0.0", scraper=False)
+    assert b"process_cpu_seconds_total" in openmetrics
+    assert openmetrics.count(b"# EOF") == 1
+    assert openmetrics.endswith(b"# EOF\n")

@@ -16,10 +16,13 @@ import time
 from collections.abc import Callable, Mapping
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from spantail.out.exposition import OPENMETRICS, TEXT, Writer
 from spantail.state.totals import Totals
+
+if TYPE_CHECKING:
+    from prometheus_client import CollectorRegistry
 
 SCRAPER: Final = "X-Prometheus-Scrape-Timeout-Seconds"
 CLIENTS: Final = 32
@@ -48,6 +51,7 @@ class Page:
         self._writer = Writer(static_labels, created=created)
         self._clock = clock
         self._one = threading.Lock()
+        self._registry: CollectorRegistry | None = None
         self._open = False
 
     @property
@@ -63,8 +67,23 @@ class Page:
         with self._one:
             snapshot = self._totals.snapshot(self._clock(), scraper=scraper)
             if wants_openmetrics(accept or ""):
-                return self._writer.openmetrics(snapshot), OPENMETRICS
-            return self._writer.text(snapshot), TEXT
+                ours = self._writer.openmetrics(snapshot).removesuffix(b"# EOF\n")
+                return ours + self._process(openmetrics=True), OPENMETRICS
+            return self._writer.text(snapshot) + self._process(openmetrics=False), TEXT
+
+    def _process(self, *, openmetrics: bool) -> bytes:
+        """Memory, CPU and descriptors of this process, as the Prometheus client tells them."""
+        # Imported with the first page: a backlog should not wait for it.
+        from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
+        from prometheus_client.openmetrics.exposition import generate_latest as generate_openmetrics
+
+        if self._registry is None:
+            self._registry = CollectorRegistry()
+            ProcessCollector(registry=self._registry)
+        if not openmetrics:
+            return generate_latest(self._registry)
+        page: bytes = generate_openmetrics(self._registry)  # type: ignore[no-untyped-call]
+        return page
 
 
 def wants_openmetrics(accept: str) -> bool:
