@@ -44,7 +44,7 @@ from spantail.tail.source import Source
 WORTH_BYTES = 64 << 20
 """A backlog smaller than this is read faster than processes are set up."""
 MOST = 2
-READ_BYTES = 2 << 20
+READ_BYTES = 256 << 10
 
 
 class Result(Struct, array_like=True):

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from spantail.tail.source import Source
     from spantail.tail.wake import Waker
 
-READ_BYTES = 1 << 20
+READ_BYTES = 256 << 10
 """Taken from one source before others get their turn, and before a commit is considered."""
 COMMIT_BYTES = 16 << 20
 COMMIT_SPANS = 4000

@@ -102,6 +102,9 @@ class LineTail:
         self._searched = 0
         self._more = False
         self._failed = 0
+        self._held: BufferedReader | None = None
+        """Kept while there is more, so that a long file can be taken in small steps: what a step
+        has decoded is still in the processor's cache when it is looked at."""
 
     def changed(self) -> bool:
         try:
@@ -118,8 +121,14 @@ class LineTail:
     def read(self, budget: int, arrival: int, *, final: bool = False) -> Batch:
         """`final`: the file is at rest, so take an unfinished last line too, if it is whole JSON."""
         try:
-            with self._open(self.source.path) as file:
+            file, self._held = self._held or self._open(self.source.path), None
+            try:
                 batch = self._read(file, budget, arrival, final)
+                if batch.more:
+                    self._held = file
+            finally:
+                if self._held is None:
+                    file.close()
         except (OSError, EOFError) as error:
             self._cannot(error)
             return Batch([])
@@ -134,7 +143,10 @@ class LineTail:
         return identity.encode(self._at)
 
     def close(self) -> None:
-        """Nothing is held open between reads."""
+        """A file is held open only from one read to the next of the same pass."""
+        if self._held is not None:
+            self._held.close()
+            self._held = None
 
     def _read(self, file: BufferedReader, budget: int, arrival: int, final: bool) -> Batch:
         stat = os.fstat(file.fileno())
