@@ -11,6 +11,7 @@ The processes are forked before there are threads, connections or a transport, a
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import os
 import signal
@@ -22,7 +23,7 @@ from msgspec import Struct
 
 from spantail.config import Config
 from spantail.followed import Sources, size
-from spantail.model import Context, Outcome, Usage
+from spantail.model import Context, Outcome
 from spantail.notices import Notices
 from spantail.out.spans import Encoder, batches
 from spantail.pricing import Prices
@@ -61,6 +62,19 @@ class Result(Struct, array_like=True):
     hours: list[HourRow] = []
     spans: list[Packed] = []
     said: list[str] = []
+
+
+@contextlib.contextmanager
+def rare_collections() -> Iterator[None]:
+    """A backlog makes many objects and no cycles: looking for cycles all the time would be a tenth of it."""
+    before = gc.get_threshold()
+    gc.freeze()
+    gc.set_threshold(100_000, 50, 100)
+    try:
+        yield
+    finally:
+        gc.set_threshold(*before)
+        gc.unfreeze()
 
 
 class Crew:
@@ -127,25 +141,23 @@ class Job:
         self._clock = clock
         self._encoder = encoder
         self._floor = floor
-        self._prices = Prices(config.prices)
         self._lines: list[str] = []
         self._totals = Totals(hold=0)
         self._notices = Notices(self._count, form="json", write=self._lines.append)
+        self._cost = Prices(config.prices).saying(self._notices.unpriced_model)
 
     def serve(self, units: Sequence[list[Source]], pipe: Connection) -> None:
         """Never returns: a fork must not run on into its parent's code."""
         signal.signal(signal.SIGINT, signal.SIG_IGN)
-        # Many objects and no cycles: looking for cycles would be a tenth of the work.
-        gc.freeze()
-        gc.set_threshold(100_000, 50, 100)
         try:
-            while True:
-                unit = int.from_bytes(pipe.recv_bytes(4), "little")
-                try:
-                    result = self.take(unit, units[unit])
-                except Exception:  # noqa: BLE001 - the loop reads it again, and says what is wrong
-                    result = Result(unit, done=False)
-                pipe.send_bytes(msgspec.msgpack.encode(result))
+            with rare_collections():
+                while True:
+                    unit = int.from_bytes(pipe.recv_bytes(4), "little")
+                    try:
+                        result = self.take(unit, units[unit])
+                    except Exception:  # noqa: BLE001 - the loop reads it again, and says what is wrong
+                        result = Result(unit, done=False)
+                    pipe.send_bytes(msgspec.msgpack.encode(result))
         except (EOFError, OSError):
             os._exit(0)
         finally:
@@ -207,12 +219,6 @@ class Job:
 
     def _count(self, family: str, labels: tuple[str, ...], amount: float) -> None:
         self._totals.add(f.BY_NAME[family], labels, amount, self._clock())
-
-    def _cost(self, model: str, provider: str, usage: Usage, at: int) -> float | None:
-        cost = self._prices.cost(model, provider, usage, at)
-        if cost is None:
-            self._notices.unpriced_model(provider, model)
-        return cost
 
 
 def hire(

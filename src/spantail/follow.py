@@ -107,7 +107,7 @@ class Follow:
         roots, self._missing = parts.finder.roots()
         parts.waker.watch(roots)
         if parts.crew is not None:
-            self._take_results(parts.crew)
+            self._take_results(parts.crew, final=final)
             if self.stopping:
                 return
         sources = parts.finder.scan()
@@ -217,7 +217,7 @@ class Follow:
         for followed in parts.sources.unfinished(now - REST):
             self._read(followed, arrival=now, final=True)
 
-    def _take_results(self, crew: Crew) -> None:
+    def _take_results(self, crew: Crew, *, final: bool) -> None:
         """What other processes have read; see crew. What they could not is read here."""
         parts = self.parts
         todo, done = sum(map(size, (s for unit in crew.units for s in unit))), 0
@@ -244,7 +244,7 @@ class Follow:
                 break
         crew.close()
         if not self.stopping:
-            self._take_new(left, arrival=0)
+            self._take_new(left, arrival=0, final=final)
 
     def _take_new(self, sources: Sequence[Source], *, arrival: int, final: bool = False) -> None:
         """Files that were not followed yet, the oldest sessions first and each session whole, so

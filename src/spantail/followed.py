@@ -20,7 +20,6 @@ class Followed:
         self.source = source
         self.tail = tail
         self.reader = reader
-        self.read_at = 0
         self.takes_rest = source.files.storage != "rows"
         self.finished = False
 
@@ -50,8 +49,8 @@ class Sources:
         self._make = make
         self._floor = floor
         self._followed: dict[str, Followed] = {}
-        self._resting: dict[str, tuple[int, int]] = {}
-        """Files older than --since: (size, mtime) at which they were left alone."""
+        self._resting: set[str] = set()
+        """Files older than --since, left alone until they change."""
         self._gone: list[str] = []
         self._adopted: list[Cursor] = []
         self.dirty: dict[str, Followed] = {}
@@ -106,9 +105,9 @@ class Sources:
         elif source.path in self._stored:
             found = identity.Found(source.path, self._stored[source.path].cursor)
         if found is None and source.files.storage != "rows" and stat.st_mtime_ns < self._floor:
-            self._resting[source.path] = (stat.st_size, stat.st_mtime_ns)
+            self._resting.add(source.path)
             return None
-        self._resting.pop(source.path, None)
+        self._resting.discard(source.path)
         reader = source.files.reader()
         cursor = None
         if found is not None:
@@ -144,8 +143,7 @@ class Sources:
         """What a scan did not find is gone. Its cursor stays: the file may come back."""
         for path in [path for path in self._followed if path not in paths]:
             self._followed.pop(path).tail.close()
-        for path in [path for path in self._resting if path not in paths]:
-            del self._resting[path]
+        self._resting &= paths
 
     def adopt(self, cursors: list[Cursor]) -> None:
         """Sources that another process has read up to here."""

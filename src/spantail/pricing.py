@@ -139,6 +139,17 @@ class Prices:
         tokens_in = usage.input + usage.cache_read + usage.cache_write
         return tariff.rates(tokens_in, time_ns % DAY // 10**9).cost(usage)
 
+    def saying(self, unpriced: Callable[[str, str], None]) -> Callable[[str, str, Usage, int], float | None]:
+        """`cost`, which also tells (provider, model) of a call whose price is not known."""
+
+        def cost(model: str, provider: str, usage: Usage, time_ns: int) -> float | None:
+            found = self.cost(model, provider, usage, time_ns)
+            if found is None:
+                unpriced(provider, model)
+            return found
+
+        return cost
+
     def context_limit(self, model: str, provider: str = "") -> int | None:
         """How many tokens the model takes in, where the package knows it."""
         if model.lower().endswith("[1m]"):

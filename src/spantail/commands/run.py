@@ -2,26 +2,24 @@
 
 from __future__ import annotations
 
-import contextlib
-import gc
 import os
 import signal
 import socket
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from spantail import __version__
 from spantail.budgets import Budgets
 from spantail.config import Config
-from spantail.crew import hire
+from spantail.crew import hire, rare_collections
 from spantail.follow import Follow, Parts
 from spantail.followed import Sources
 from spantail.formats import TABLE
 from spantail.groups import Groups
-from spantail.model import SECOND, Usage
+from spantail.model import SECOND
 from spantail.notices import Notices
 from spantail.out.content import Content
 from spantail.out.otlp import transport, wanted
@@ -121,7 +119,7 @@ class Run:
         self.created = int(store.meta("created") or clock())
         self.floor = floor = self._floor()
         prices = Prices(config.prices)
-        self.prices = prices
+        cost = prices.saying(self.notices.unpriced_model)
         rules = Rules(
             grace=config.grace,
             idle=config.idle,
@@ -129,7 +127,7 @@ class Run:
             since=floor,
             keep_content=config.content != "none",
         )
-        groups = Groups(store, rules, self._cost, config.project_name, guard, prices.context_limit)
+        groups = Groups(store, rules, cost, config.project_name, guard, prices.context_limit)
         self.finder = Finder(
             TABLE,
             config.homes,
@@ -227,7 +225,7 @@ class Run:
         self.store.commit(self._beginning(), self.clock())
         self.notices.started(__version__, self.config.state, len(TABLE))
         self.totals.first_backlog(self.store.meta("backlog") != "done")
-        with _rare_collections():
+        with rare_collections():
             self.follow.backlog(final=self.config.once)
         if not self.follow.stopping:
             self.totals.first_backlog(False)
@@ -306,12 +304,6 @@ class Run:
     def _count(self, family: str, labels: tuple[str, ...], amount: float) -> None:
         self.totals.add(f.BY_NAME[family], labels, amount, self.clock())
 
-    def _cost(self, model: str, provider: str, usage: Usage, at: int) -> float | None:
-        cost = self.prices.cost(model, provider, usage, at)
-        if cost is None:
-            self.notices.unpriced_model(provider, model)
-        return cost
-
     # -------------------------------------------------------------------------------- set-up
 
     def _beginning(self) -> Changes:
@@ -350,19 +342,6 @@ def _resource(environ: Mapping[str, str]) -> dict[str, str]:
         if key.strip() and value:
             resource[key.strip()] = unquote(value.strip())
     return resource
-
-
-@contextlib.contextmanager
-def _rare_collections() -> Iterator[None]:
-    """A backlog makes many objects and no cycles: looking for cycles all the time would be a tenth of it."""
-    before = gc.get_threshold()
-    gc.freeze()
-    gc.set_threshold(100_000, 50, 100)
-    try:
-        yield
-    finally:
-        gc.set_threshold(*before)
-        gc.unfreeze()
 
 
 class _Progress:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from spantail.tail import lines
 from spantail.tail.lines import LineTail
@@ -17,11 +17,12 @@ def joined(source: Source) -> bool:
     return bool(source.format.roots[source.files.root].beside)
 
 
-class Limits(lines.Limits, Protocol): ...
-
-
 def open_tail(
-    source: Source, cursor: bytes | None, notices: lines.Notices, limits: Limits, beside: Look | None = None
+    source: Source,
+    cursor: bytes | None,
+    notices: lines.Notices,
+    limits: lines.Limits,
+    beside: Look | None = None,
 ) -> Tail:
     """Documents and databases are rarer than lines: their tails are imported when first needed.
 
