@@ -6,6 +6,15 @@ import pytest
 
 from receiver import Receiver
 
+# Fixtures that start real servers; a test that takes one of them has the marker `servers`.
+pytest_plugins = (
+    "servers.jaeger",
+    "servers.prometheus",
+    "servers.alertmanager",
+    "servers.collector",
+    "servers.docker",
+)
+
 
 @pytest.fixture(autouse=True)
 def no_outside_environment(monkeypatch):

@@ -1,4 +1,4 @@
-"""A trace backend for tests: real sockets, real OTLP over HTTP and gRPC, decoded by the official classes.
+"""A backend of traces and metrics for tests: real sockets, real OTLP over HTTP and gRPC, decoded by the official classes.
 
     with Receiver("http") as receiver:
         ...send to receiver.endpoint...
@@ -12,6 +12,7 @@ port (`stop`, `start`).
 from __future__ import annotations
 
 import contextlib
+import functools
 import gzip
 import socket
 import threading
@@ -22,12 +23,14 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Literal, Self
 
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
     ExportTraceServiceRequest,
     ExportTraceServiceResponse,
 )
 
 GRPC_METHOD = "/opentelemetry.proto.collector.trace.v1.TraceService/Export"
+GRPC_METRICS = "/opentelemetry.proto.collector.metrics.v1.MetricsService/Export"
 
 
 @dataclass
@@ -62,6 +65,16 @@ class Request:
     peer: str = ""
     timeout: float | None = None
     """gRPC: the deadline the caller set."""
+    metrics: Any = None
+    """The decoded request, if it holds metrics."""
+
+    @classmethod
+    def of(cls, path: str, headers: dict[str, str], sent: bytes, body: bytes, peer: str, **more) -> Request:
+        if path == GRPC_METRICS or path.endswith("/metrics"):
+            return cls(
+                path, headers, sent, [], peer, metrics=ExportMetricsServiceRequest.FromString(body), **more
+            )
+        return cls(path, headers, sent, decode(body), peer, **more)
 
 
 @dataclass
@@ -143,6 +156,8 @@ class Receiver:
         self.judge: Any = None
         self.requests: list[Request] = []
         self.spans: list[Span] = []
+        self.pushes: list[Any] = []
+        """Metrics that were taken."""
         self._changed = threading.Condition()
         self._server: Any = None
 
@@ -161,6 +176,12 @@ class Receiver:
             arrived = self._changed.wait_for(lambda: len(self.spans) >= spans, timeout)
         assert arrived, f"{len(self.spans)} of {spans} spans arrived"
         return self.spans
+
+    def wait_for_pushes(self, count: int, timeout: float = 20.0) -> list[Any]:
+        with self._changed:
+            arrived = self._changed.wait_for(lambda: len(self.pushes) >= count, timeout)
+        assert arrived, f"{len(self.pushes)} of {count} pushes arrived"
+        return self.pushes
 
     def wait_for_requests(self, count: int, timeout: float = 20.0) -> list[Request]:
         with self._changed:
@@ -198,6 +219,8 @@ class Receiver:
         if answer.status in {200, 202, "OK"}:
             with self._changed:
                 self.spans.extend(request.spans[answer.rejected :])
+                if request.metrics is not None:
+                    self.pushes.append(request.metrics)
                 self._changed.notify_all()
         return answer
 
@@ -229,7 +252,7 @@ class _HttpServer(ThreadingHTTPServer):
                 body = {"gzip": gzip.decompress, "deflate": zlib.decompress}.get(coding, bytes)(sent)
                 headers = {key.lower(): text for key, text in inner.headers.items()}
                 peer = "{}:{}".format(*inner.client_address)
-                answer = receiver.take(Request(inner.path, headers, sent, decode(body), peer))
+                answer = receiver.take(Request.of(inner.path, headers, sent, body, peer))
                 response = answer.response()
                 inner.send_response(int(answer.status))
                 for key, text in {"Content-Type": "application/x-protobuf", **answer.headers}.items():
@@ -263,10 +286,10 @@ class _GrpcServer:
     def __init__(self, receiver: Receiver) -> None:
         import grpc
 
-        def export(request: bytes, context: Any) -> bytes:
+        def export(method: str, request: bytes, context: Any) -> bytes:
             metadata = dict(context.invocation_metadata())
-            arrived = Request(
-                GRPC_METHOD, metadata, request, decode(request), context.peer(), context.time_remaining()
+            arrived = Request.of(
+                method, metadata, request, request, context.peer(), timeout=context.time_remaining()
             )
             answer = receiver.take(arrived)
             if answer.headers:
@@ -278,14 +301,12 @@ class _GrpcServer:
         self._server = grpc.server(
             futures.ThreadPoolExecutor(4), options=(("grpc.so_reuseport", 0),), maximum_concurrent_rpcs=None
         )
-        service, method = GRPC_METHOD.strip("/").split("/")
-        self._server.add_generic_rpc_handlers(
-            (
-                grpc.method_handlers_generic_handler(
-                    service, {method: grpc.unary_unary_rpc_method_handler(export)}
-                ),
+        for path in (GRPC_METHOD, GRPC_METRICS):
+            service, method = path.strip("/").split("/")
+            answered = grpc.unary_unary_rpc_method_handler(functools.partial(export, path))
+            self._server.add_generic_rpc_handlers(
+                (grpc.method_handlers_generic_handler(service, {method: answered}),)
             )
-        )
         self.port = self._server.add_insecure_port(f"127.0.0.1:{receiver.port}")
         self._server.start()
 

@@ -98,6 +98,34 @@ def test_the_config_file_is_read(program, tmp_path, capsys):
 
 
 @pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("[[budget]]\nname='a'\nperiod='day'\n", "[[budget]] 1: limit: is missing"),
+        (
+            "[[budget]]\nname='a'\nperiod='year'\nlimit=1\n",
+            "[[budget]] 1: period: 'year' is none of day, week, month",
+        ),
+        (
+            "[[budget]]\nname='a'\nperiod='day'\nlimt=1\n",
+            "[[budget]] 1: unknown key 'limt'; did you mean 'limit'?",
+        ),
+        ("budgets = 1\n", "unknown key 'budgets'; did you mean 'budget'?"),
+        (None, "cannot be read: Is a directory"),
+    ],
+)
+def test_a_bad_file_is_one_line_and_exit_2(program, tmp_path, capsys, text, says):
+    """A budget that would never hold is not found out at the end of the month."""
+    path = tmp_path / "c.toml"
+    if text is None:
+        path.mkdir()
+    else:
+        path.write_text(text)
+    assert cli.main(["run", "--config", str(path)]) == 2
+    assert capsys.readouterr().err.splitlines() == [f"spantail: {path}: {says}"]
+    assert program == []
+
+
+@pytest.mark.parametrize(
     "words", [[], ["fly"], ["run", "--sinc", "1d"], ["run", "stray"], ["formats", "--json", "--markdown"]]
 )
 def test_unknown_words_are_usage_errors(words, capsys):

@@ -3,7 +3,8 @@
 import pytest
 
 from spantail import settings
-from spantail.config import Budget, Config, ConfigError, Limits, Price, Project, project_name, resolve
+from spantail.config import Config, project_name, resolve
+from spantail.tables import Budget, ConfigError, Limits, Price, Project
 
 SECOND = 10**9
 HOME = {"HOME": "/home/me"}
@@ -286,16 +287,43 @@ def test_tables_of_the_file():
         ({"toml": "[labels]\n'a-b' = 'x'"}, "[labels]: 'a-b' is not a label name"),
         ({"toml": "[labels]\nteam = 1"}, "[labels]: team: must be text"),
         ({"toml": "[limits]\nrecord = 1"}, "[limits]: unknown key 'record'"),
-        ({"toml": "[limits]\nnesting = 0"}, "[limits]: nesting: must be more than 0"),
-        ({"toml": "[limits]\nnesting = 'much'"}, "[limits]: 'much' is no size"),
-        ({"toml": "[limits]\nnesting = 1.5"}, "[limits]: nesting: expected `int`, got `float`"),
+        ({"toml": "[limits]\nrecord_bytes = 0"}, "[limits]: record_bytes: must be more than 0"),
+        ({"toml": "[limits]\nrecord_bytes = 'much'"}, "[limits]: record_bytes: 'much' is no size"),
+        ({"toml": "[limits]\nrecord_bytes = 1.5"}, "[limits]: record_bytes: must be a whole number"),
         ({"toml": "[project]\nmatch = 'x'"}, "project: write each one below a line [[project]]"),
-        ({"toml": "[[project]]\nmatch = 'x'"}, "[[project]] 1: object missing required field `name`"),
+        ({"toml": "[[project]]\nmatch = 'x'"}, "[[project]] 1: name: is missing"),
         ({"toml": "[[price]]\nmodel='m'\ninput=-1\noutput=1"}, "[[price]] 1: input: -1.0 is no price"),
         ({"toml": "[[price]]\nmodel='m'\ninput=nan\noutput=1"}, "[[price]] 1: input: nan is no price"),
         (
             {"toml": "[[budget]]\nname='a'\nperiod='year'\nlimit=1"},
-            "[[budget]] 1: period: invalid enum value 'year'",
+            "[[budget]] 1: period: 'year' is none of day, week, month",
+        ),
+        ({"toml": "[[budget]]\nname='a'\nperiod='day'"}, "[[budget]] 1: limit: is missing"),
+        ({"toml": "[[budget]]\nname='a'\nlimit=1"}, "[[budget]] 1: period: is missing"),
+        ({"toml": "[[budget]]\nperiod='day'\nlimit=1"}, "[[budget]] 1: name: is missing"),
+        ({"toml": "[[budget]]\nname='a'\nperiod='day'\nlimit='1'"}, "[[budget]] 1: limit: must be a number"),
+        ({"toml": "[[budget]]\nname='a'\nperiod='day'\nlimit=inf"}, "[[budget]] 1: limit: inf is no sum"),
+        (
+            {"toml": "[[budget]]\nname='a'\nperiod='day'\nlimit=1\nuser=1"},
+            "[[budget]] 1: user: must be text or a list of texts",
+        ),
+        (
+            {"toml": "[[budget]]\nname='a'\nperiod='day'\nlimit=1\nmodel=['m', 1]"},
+            "[[budget]] 1: model: must be text",
+        ),
+        (
+            {"toml": "[[budget]]\nname='a'\nperiod='day'\nlimit=1\nprojects='x'"},
+            "[[budget]] 1: unknown key 'projects'; did you mean 'project'?",
+        ),
+        (
+            {"toml": "[[budget]]\nname='a'\nperiod='day'\nlimit=1\nagent='c*'", "agents": ["b", "a"]},
+            "[[budget]] 1: agent: 'c*' fits none of the agents a, b",
+        ),
+        ({"toml": "[budget]\nname='a'"}, "budget: write each one below a line [[budget]]"),
+        ({"toml": "[[price]]\nmodel='m'\ninput='1'\noutput=1"}, "[[price]] 1: input: must be a number"),
+        (
+            {"toml": "[[price]]\nmodel='m'\ninput=1\noutput=1\ncache_read='1'"},
+            "[[price]] 1: cache_read: must be a number",
         ),
         ({"toml": "[[budget]]\nname='a'\nperiod='day'\nlimit=0"}, "[[budget]] 1: limit: 0.0 is no sum"),
         ({"toml": "[[budget]]\nname='a'\nperiod='day'\nlimit=1\ntimezone='Mars/X'"}, "timezone: 'Mars/X'"),

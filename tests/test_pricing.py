@@ -10,9 +10,9 @@ from genai_prices import calc_price
 from genai_prices.data import providers
 
 from spantail import ratebook
-from spantail.config import Price
 from spantail.model import Usage
 from spantail.pricing import Prices
+from spantail.tables import Price
 
 MILLION = 1_000_000
 
@@ -147,6 +147,15 @@ def test_a_tier_is_chosen_by_all_the_input_of_a_call(prices):
     dear = prices.cost("claude-sonnet-4-5", "", Usage(input=2, cache_read=199_999, output=10), NOON)
     assert cheap == pytest.approx((1 * 3 + 199_999 * 0.3 + 10 * 15) / MILLION)
     assert dear == pytest.approx((2 * 6 + 199_999 * 0.6 + 10 * 22.5) / MILLION)
+
+
+def test_a_running_total_costs_the_same_in_however_many_steps_it_is_read(prices):
+    """It is the usage of many calls, so its size says nothing about a tier."""
+
+    def cost(tokens: int) -> float:
+        return prices.cost("claude-sonnet-4-5", "", Usage(input=tokens), NOON, several=True)
+
+    assert cost(400_000) == pytest.approx(4 * cost(100_000)) == pytest.approx(400_000 * 3 / MILLION)
 
 
 def test_the_price_is_that_of_the_day(prices):

@@ -12,6 +12,7 @@ import time
 import urllib.error
 import urllib.request
 from pathlib import Path
+from typing import IO
 
 import pytest
 
@@ -21,9 +22,9 @@ from program import LONG_AFTER, configured, once
 from receiver import Receiver
 from spantail.commands import run as run_command
 from spantail.commands.run import Run
-from spantail.config import Project
 from spantail.model import SECOND
 from spantail.state.store import Store
+from spantail.tables import Project
 from spantail.tail.wake import HandWaker
 
 CLAUDE = truth.FIXTURES / "claude-code"
@@ -31,13 +32,19 @@ TOOLS = CLAUDE / "tools-a"
 PATIENCE = 30.0
 
 
-def start(*flags: str, env: dict[str, str] | None = None) -> subprocess.Popen[str]:
+def start(
+    *flags: str,
+    env: dict[str, str] | None = None,
+    before: tuple[str, ...] = (),
+    log: IO[str] | int = subprocess.PIPE,
+) -> subprocess.Popen[str]:
+    """A pipe holds some hundred lines of the log; who lets it say more gives a file."""
     clean = {key: value for key, value in os.environ.items() if not key.startswith(("OTEL_", "SPANTAIL_"))}
     return subprocess.Popen(
-        [sys.executable, "-m", "spantail", "run", *flags],
+        [*before, sys.executable, "-m", "spantail", "run", *flags],
         env={**clean, **(env or {})},
         stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
+        stderr=log,
         text=True,
     )
 
@@ -276,3 +283,34 @@ def test_nothing_is_read_while_commits_fail(tmp_path, monkeypatch):
     page = truth.samples((tmp_path / "state/page.prom").read_text())
     assert sum(value for _, value in page["coding_agent_turns_total"]) == 1
     assert sum(value for _, value in page["coding_agent_tool_calls_total"]) == 3
+
+
+def test_the_page_says_how_far_behind_the_loop_is(tmp_path):
+    """Also when the loop hangs and cannot say it: while it reads without an end, and while commits fail."""
+    now = [LONG_AFTER]
+    store = Store(tmp_path / "state")
+    config = configured(tmp_path / "home", tmp_path / "state", once=False)
+    run = Run(config, {}, store, clock=lambda: now[0], waker=HandWaker(), strict=True)
+    run.begin()
+
+    def lag() -> float:
+        ((_, value),) = truth.samples(run.page.render(scraper=True)[0].decode())["spantail_lag_seconds"]
+        return value
+
+    assert lag() == 0
+    now[0] += 100 * SECOND  # and the loop has not come back
+    assert lag() == 97
+    run.follow.step(0)
+    assert lag() == 0
+    store.db.execute("PRAGMA query_only=ON")
+    run.follow.poke()
+    run.follow.step(0)
+    before = lag()
+    now[0] += 100 * SECOND
+    run.follow.step(0)
+    assert lag() == before + 100
+    store.db.execute("PRAGMA query_only=OFF")
+    run.follow.step(0)
+    assert lag() == 0
+    run._leave()
+    store.close()

@@ -33,7 +33,16 @@ examples:
 
 Each flag can also be set as SPANTAIL_<FLAG> in the environment (SPANTAIL_NEW_SERIES_HOLD=0) or as a key of the
 config file (new_series_hold = "0"); projects, labels, prices, budgets and limits are set in the file.
-Traces are sent where the standard variables OTEL_EXPORTER_OTLP_* say.
+Traces are sent where the standard variables OTEL_EXPORTER_OTLP_* say (OTEL_TRACES_EXPORTER=otlp, console or none); metrics
+are shown, and pushed with OTEL_METRICS_EXPORTER=prometheus,otlp.
+"""
+DEMO_EXAMPLES = """\
+examples:
+  spantail demo                                    made-up sessions in a temporary folder, followed; /metrics is served
+  OTEL_EXPORTER_OTLP_ENDPOINT=http://localhost:4317 spantail demo
+                                                   and their traces sent
+  spantail demo --write-only --home /demo          only written, for a spantail that follows /demo
+  spantail demo --speed 20 --once-through          every scene once, quickly, and what was written
 """
 FORMATS_EXAMPLES = """\
 examples:
@@ -52,6 +61,7 @@ def parser() -> argparse.ArgumentParser:
     top.add_argument("--version", action="version", version=f"spantail {__version__}")
     commands = top.add_subparsers(dest="command", metavar="COMMAND", required=True)
     _add_run(commands)
+    _add_demo(commands)
     _add_formats(commands)
     return top
 
@@ -89,6 +99,33 @@ def _add_run(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
     run.set_defaults(call=_run)
 
 
+def _add_demo(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    demo = commands.add_parser(
+        "demo",
+        help="made-up live sessions, to see what it looks like",
+        description="Write made-up sessions of several agents, live, and follow them: turns, failures, a subagent, a "
+        "loop, a call that hangs, refusals, a budget that is blown.",
+        epilog=DEMO_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    demo.add_argument(
+        "--home", metavar="DIR", help="where the sessions are written (default: a temporary folder)"
+    )
+    demo.add_argument("--speed", metavar="X", default="1", help="how many times as fast (default: 1)")
+    demo.add_argument("--seed", metavar="N", help="the same scenes again (default: others each time)")
+    demo.add_argument("--for", metavar="TIME", dest="time", help="end after 10m, 1h (default: when stopped)")
+    demo.add_argument("--once-through", action="store_true", help="end when every scene was played")
+    demo.add_argument("--write-only", action="store_true", help="do not follow what is written")
+    demo.add_argument(
+        "--listen",
+        metavar="ADDR:PORT",
+        default="127.0.0.1:9464",
+        help="where /metrics is served, or none (default: 127.0.0.1:9464)",
+    )
+    demo.set_defaults(call=_demo)
+
+
 def _add_formats(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     formats = commands.add_parser(
         "formats",
@@ -107,7 +144,7 @@ def _add_formats(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 
 def _run(args: argparse.Namespace) -> int:
-    from spantail.config import ConfigError
+    from spantail.tables import ConfigError
 
     try:
         config = configured(args, os.environ)
@@ -117,6 +154,17 @@ def _run(args: argparse.Namespace) -> int:
     from spantail.commands import run
 
     return run.main(config)
+
+
+def _demo(args: argparse.Namespace) -> int:
+    from spantail.commands import demo
+
+    try:
+        told = demo.asked(vars(args))
+    except ValueError as error:
+        sys.stderr.write(f"spantail: {error}\n")
+        return USAGE_ERROR
+    return demo.main(told)
 
 
 def configured(args: argparse.Namespace, environ: Mapping[str, str]) -> Config:

@@ -14,76 +14,19 @@ import tomllib
 from collections.abc import Callable, Collection, Mapping
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any, Final, Literal, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, Literal
 
-import msgspec
 from msgspec import Struct
 
 from spantail import settings
 from spantail.settings import SETTINGS, Setting
+from spantail.tables import TABLES, Budget, ConfigError, Limits, Price, Project, check_agents, tables, unknown
+
+if TYPE_CHECKING:
+    from spantail.out.door import Web
 
 ContentMode = Literal["none", "target", "full"]
-Period = Literal["day", "week", "month"]
 ReadFile = Callable[[str], bytes]
-T = TypeVar("T")
-
-
-class ConfigError(Exception):
-    """What is wrong, in one line that names the flag, variable, or file and key."""
-
-
-class Project(Struct, frozen=True, forbid_unknown_fields=True):
-    """`[[project]]`: working directories that fit `match` are the project `name`."""
-
-    match: str
-    name: str
-
-
-class Price(Struct, frozen=True, forbid_unknown_fields=True):
-    """`[[price]]`: US dollars per million tokens for models that fit the pattern.
-
-    A cache rate that is not given is that of the kind it is a part of: plain input for reads and
-    writes, the write for the 1 h write.
-    """
-
-    model: str
-    input: float
-    output: float
-    cache_read: float | None = None
-    cache_write: float | None = None
-    cache_write_1h: float | None = None
-
-
-class Budget(Struct, frozen=True, forbid_unknown_fields=True):
-    """`[[budget]]`: at most `limit` US dollars per period; each filter holds patterns, none = all."""
-
-    name: str
-    period: Period
-    limit: float
-    agent: tuple[str, ...] = ()
-    project: tuple[str, ...] = ()
-    model: tuple[str, ...] = ()
-    user: tuple[str, ...] = ()
-    timezone: str = "UTC"
-
-    def covers(self, agent: str, project: str, model: str, user: str) -> bool:
-        return (
-            _fits(agent, self.agent)
-            and _fits(project, self.project)
-            and _fits(model, self.model)
-            and _fits(user, self.user)
-        )
-
-
-class Limits(Struct, frozen=True, forbid_unknown_fields=True):
-    """`[limits]`: where the program stops following a file or a list that grows without end."""
-
-    record_bytes: int = 64 << 20
-    nesting: int = 500
-    outbox_bytes: int = 1 << 30
-    open_sessions: int = 10_000
-    label_values: int = 200
-    label_length: int = 120
 
 
 class Config(Struct, frozen=True, kw_only=True):
@@ -117,13 +60,14 @@ class Config(Struct, frozen=True, kw_only=True):
     prices: tuple[Price, ...] = ()
     budgets: tuple[Budget, ...] = ()
     limits: Limits = Limits()
+    web: Web | None = None
+    """Who may see the page; None: everybody who can reach the address."""
 
     def project_name(self, cwd: str) -> str:
         return project_name(cwd, self.projects)
 
 
 _WINDOWS: Final = re.compile(r"[A-Za-z]:[\\/]|\\\\")
-_LISTS: Final = ("project", "price", "budget")
 _CAPTURE: Final = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"
 
 
@@ -171,7 +115,9 @@ def resolve(
         values["listen"] = _default_listen(environ)
     if "content" not in values:
         values["content"] = _default_content(environ)
-    return Config(**values, **_tables(document, path))
+    found = tables(document, path)
+    check_agents(found["budgets"], agents, path)
+    return Config(**values, **found)
 
 
 def _value(setting: Setting, given: Any, where: str) -> Any:
@@ -217,128 +163,11 @@ def _document(
         raise ConfigError(f"{path}: is not UTF-8 text") from None
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{path}: is not TOML: {error}") from None
-    known = [setting.key for setting in SETTINGS] + [*_LISTS, "labels", "limits"]
+    known = [setting.key for setting in SETTINGS] + [*TABLES]
     for key in document:
         if key not in known:
-            raise ConfigError(f"{path}: {_unknown(key, known)}")
+            raise ConfigError(f"{path}: {unknown(key, known)}")
     return path, document
-
-
-def _unknown(key: str, known: Collection[str]) -> str:
-    import difflib
-
-    near = difflib.get_close_matches(key, known, 1)
-    return f"unknown key {key!r}" + (f"; did you mean {near[0]!r}?" if near else "")
-
-
-# ---------------------------------------------------------------------------------- the tables
-
-
-def _tables(document: dict[str, Any], path: str) -> dict[str, Any]:
-    return {
-        "projects": _rows(document, "project", Project, path, _check_project),
-        "prices": _rows(document, "price", Price, path, _check_price),
-        "budgets": _check_names(_rows(document, "budget", Budget, path, _check_budget), path),
-        "labels": _labels(document.get("labels", {}), f"{path}: [labels]"),
-        "limits": _limits(document.get("limits", {}), f"{path}: [limits]"),
-    }
-
-
-def _rows(
-    document: dict[str, Any], key: str, kind: type[T], path: str, check: Callable[[T], None]
-) -> tuple[T, ...]:
-    rows = document.get(key, [])
-    if not isinstance(rows, list):
-        raise ConfigError(f"{path}: {key}: write each one below a line [[{key}]]")
-    made = []
-    for number, row in enumerate(rows, 1):
-        where = f"{path}: [[{key}]] {number}"
-        made.append(_convert(row, kind, where))
-        try:
-            check(made[-1])
-        except ValueError as error:
-            raise ConfigError(f"{where}: {error}") from None
-    return tuple(made)
-
-
-def _convert(row: Any, kind: type[T], where: str) -> T:
-    if not isinstance(row, dict):
-        raise ConfigError(f"{where}: must be a table")
-    fields = [field.name for field in msgspec.structs.fields(cast("type[Struct]", kind))]
-    for key in row:
-        if key not in fields:
-            raise ConfigError(f"{where}: {_unknown(key, fields)}")
-    if kind is Budget:  # one word or a list of them
-        filters = ("agent", "project", "model", "user")
-        row = {k: [v] if k in filters and isinstance(v, str) else v for k, v in row.items()}
-    try:
-        return msgspec.convert(row, kind)
-    except msgspec.ValidationError as error:
-        what, _, at = str(error).partition(" - at ")
-        key = at.strip("`$.")
-        raise ConfigError(f"{where}: {key + ': ' if key else ''}{what[0].lower()}{what[1:]}") from None
-
-
-def _check_project(row: Project) -> None:
-    if not row.match or not row.name.strip():
-        raise ValueError("match and name must not be empty")
-
-
-def _check_price(row: Price) -> None:
-    if not row.model:
-        raise ValueError("model must not be empty")
-    for key in ("input", "output", "cache_read", "cache_write", "cache_write_1h"):
-        rate = getattr(row, key)
-        if rate is not None and not 0 <= rate < 1e9:
-            raise ValueError(f"{key}: {rate} is no price in dollars per million tokens")
-
-
-def _check_budget(row: Budget) -> None:
-    if not row.name.strip():
-        raise ValueError("name must not be empty")
-    if not 0 < row.limit < 1e12:
-        raise ValueError(f"limit: {row.limit} is no sum of dollars; it must be more than 0")
-    import zoneinfo
-
-    try:
-        zoneinfo.ZoneInfo(row.timezone)
-    except (zoneinfo.ZoneInfoNotFoundError, ValueError, OSError):
-        raise ValueError(f"timezone: {row.timezone!r} is not known; write it like Europe/Berlin") from None
-
-
-def _check_names(budgets: tuple[Budget, ...], path: str) -> tuple[Budget, ...]:
-    seen: set[str] = set()
-    for budget in budgets:
-        if budget.name in seen:
-            raise ConfigError(f"{path}: [[budget]]: the name {budget.name!r} is there twice")
-        seen.add(budget.name)
-    return budgets
-
-
-def _labels(table: Any, where: str) -> dict[str, str]:
-    if not isinstance(table, dict):
-        raise ConfigError(f"{where}: must be a table")
-    if table:
-        from spantail.state.families import label_fault
-    for name, value in table.items():
-        if fault := label_fault(name):
-            raise ConfigError(f"{where}: {fault}")
-        if not isinstance(value, str):
-            raise ConfigError(f"{where}: {name}: must be text")
-    return dict(table)
-
-
-def _limits(table: Any, where: str) -> Limits:
-    if isinstance(table, dict):
-        try:
-            table = {k: settings.size(v) if isinstance(v, str) else v for k, v in table.items()}
-        except ValueError as error:
-            raise ConfigError(f"{where}: {error}") from None
-    made = _convert(table, Limits, where)
-    for key in Limits.__struct_fields__:
-        if getattr(made, key) < 1:
-            raise ConfigError(f"{where}: {key}: must be more than 0")
-    return made
 
 
 # -------------------------------------------------------------------------------- the defaults
@@ -372,7 +201,3 @@ def _expand(path: str, environ: Mapping[str, str]) -> str:
     if path == "~" or path.startswith("~/"):
         return own_home(environ) + path[1:]
     return path
-
-
-def _fits(value: str, patterns: tuple[str, ...]) -> bool:
-    return not patterns or any(fnmatchcase(value, pattern) for pattern in patterns)

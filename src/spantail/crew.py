@@ -15,17 +15,19 @@ import contextlib
 import gc
 import os
 import signal
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from multiprocessing.connection import Connection, Pipe, wait
+from typing import TYPE_CHECKING
 
 import msgspec
 from msgspec import Struct
 
 from spantail.config import Config
-from spantail.followed import Sources, size
+from spantail.followed import READ_BYTES, Sources, size
 from spantail.model import Context, Outcome
 from spantail.notices import Notices
-from spantail.out.spans import Encoder, batches
+from spantail.out.content import public_name
+from spantail.out.spans import BATCH, Encoder, batches
 from spantail.pricing import Prices
 from spantail.session.sessions import Sessions
 from spantail.session.settle import Rules
@@ -35,17 +37,23 @@ from spantail.state.counting import Counting
 from spantail.state.guard import Guard
 from spantail.state.hours import HourRow, Hours
 from spantail.state.ledger import Ledger
-from spantail.state.series import Row
-from spantail.state.store import Changes, Cursor, Packed, packed
-from spantail.state.totals import Totals
+from spantail.state.packing import Packed, packed
+from spantail.state.store import Changes, Cursor
+from spantail.state.totals import Taken, Totals
 from spantail.tail.finder import Finder
 from spantail.tail.open import joined, open_tail
 from spantail.tail.source import Source
 
+if TYPE_CHECKING:
+    from multiprocessing.connection import Connection
+
 WORTH_BYTES = 64 << 20
 """A backlog smaller than this is read faster than processes are set up."""
 MOST = 2
-READ_BYTES = 256 << 10
+AHEAD = 4
+"""Units that a process is given before its results are taken, so that it never waits for the loop."""
+WINDOW = 64
+"""How many units may be done ahead of one that takes long."""
 
 
 class Result(Struct, array_like=True):
@@ -58,7 +66,7 @@ class Result(Struct, array_like=True):
     works: list[Work] = []
     ledger: bytes = b""
     slugs: dict[str, tuple[bytes, bytes]] = {}
-    totals: list[Row] = []
+    totals: list[Taken] = []
     hours: list[HourRow] = []
     spans: list[Packed] = []
     said: list[str] = []
@@ -82,48 +90,69 @@ class Crew:
 
     def __init__(self, units: Sequence[list[Source]], job: Job, count: int, inherited: Sequence[int]) -> None:
         self.units = [unit for unit in units if not any(_apart(source) for source in unit)]
-        self._pipes: list[Connection] = []
+        self._next = 0
+        self._gone: list[Connection] = []
+        self._busy: dict[Connection, deque[int]] = {}
+        """What each process has been given, in order."""
+        from multiprocessing.connection import Pipe  # most starts have no crew
+
         for _ in range(count):
             ours, theirs = Pipe()
             if os.fork() == 0:
-                for pipe in (ours, *self._pipes):
+                for pipe in (ours, *self._busy):
                     pipe.close()
                 for descriptor in inherited:
                     os.close(descriptor)
                 job.serve(self.units, theirs)
             theirs.close()
-            self._pipes.append(ours)
+            self._busy[ours] = deque()
+        for pipe in self._busy:
+            self._give(pipe, 0)
 
     def results(self) -> Iterator[Result]:
-        """As they are done; one that a process took down with it comes back as not done."""
-        waiting = iter(range(len(self.units)))
-        busy: dict[Connection, int] = {}
-        for pipe in self._pipes:
-            self._send(pipe, waiting, busy)
-        while busy:
-            ready = set(wait(list(busy)))
-            for pipe in [pipe for pipe in busy if pipe in ready]:
-                unit = busy.pop(pipe)
-                try:
-                    result = msgspec.msgpack.decode(pipe.recv_bytes(), type=Result)
-                    self._send(pipe, waiting, busy)
-                except (EOFError, OSError, msgspec.MsgspecError):
-                    result = Result(unit, done=False)
-                yield result
-        yield from (Result(unit, done=False) for unit in waiting)
+        """In the order of the units, so that the outcome does not depend on who was faster; those that
+        a process took down with it come back as not done."""
+        from multiprocessing.connection import Connection, wait
 
-    @staticmethod
-    def _send(pipe: Connection, waiting: Iterator[int], busy: dict[Connection, int]) -> None:
-        unit = next(waiting, None)
-        if unit is not None:
-            busy[pipe] = unit
-            pipe.send_bytes(unit.to_bytes(4, "little"))
+        done: dict[int, Result] = {}
+        for unit in range(len(self.units)):
+            while unit not in done and (at_work := [pipe for pipe, units in self._busy.items() if units]):
+                for pipe in wait(at_work):
+                    assert isinstance(pipe, Connection)
+                    for result in self._taken(pipe):
+                        done[result.unit] = result
+                    self._give(pipe, unit)
+            yield done.pop(unit, Result(unit, done=False))
+            for pipe in self._busy:
+                self._give(pipe, unit)
+
+    def _taken(self, pipe: Connection) -> list[Result]:
+        units = self._busy[pipe]
+        try:
+            result = msgspec.msgpack.decode(pipe.recv_bytes(), type=Result)
+            units.remove(result.unit)
+        except (EOFError, OSError, ValueError, msgspec.MsgspecError):
+            del self._busy[pipe]
+            self._gone.append(pipe)
+            return [Result(unit, done=False) for unit in units]
+        return [result]
+
+    def _give(self, pipe: Connection, oldest: int) -> None:
+        """Keeps a process busy, but not so far ahead of the `oldest` undecided unit that results pile up."""
+        units = self._busy.get(pipe)
+        while units is not None and len(units) < AHEAD and self._next < min(oldest + WINDOW, len(self.units)):
+            units.append(self._next)
+            # A process that is gone is noticed when its result is asked for.
+            with contextlib.suppress(OSError):
+                pipe.send_bytes(self._next.to_bytes(4, "little"))
+            self._next += 1
 
     def close(self) -> None:
         """The processes end when their pipe does."""
-        for pipe in self._pipes:
+        pipes = [*self._busy, *self._gone]
+        for pipe in pipes:
             pipe.close()
-        for _ in self._pipes:
+        for _ in pipes:
             try:
                 os.wait()
             except ChildProcessError:
@@ -168,7 +197,9 @@ class Job:
         self._totals = totals = Totals(hold=0)
         self._lines.clear()
         hours, ledger = Hours(), Ledger()
-        counting = Counting(totals, hours, Guard(totals), clock=self._clock)
+        limits = self._config.limits
+        guard = Guard(totals, values=limits.label_values, length=limits.label_length, redact=public_name)
+        counting = Counting(totals, hours, guard, clock=self._clock)
         sources = Sources({}, lambda s, c: open_tail(s, c, self._notices, self._config.limits), self._floor)
         first = unit[0]
         context = Context(agent=first.format.agent, provider=first.format.provider, user=first.user)
@@ -190,7 +221,8 @@ class Job:
                 more = batch.more
                 if getattr(followed.reader, "newer_schema", ""):
                     return Result(number, done=False)
-                spans += self._out(sessions.take(), counting)
+                if sessions.settled() >= BATCH:
+                    spans += self._out(sessions.take(), counting)
         sessions.settle(self._clock())
         spans += self._out(sessions.take(), counting)
         if sessions.depends:
@@ -204,15 +236,14 @@ class Job:
             works=sessions.changed(),
             ledger=ledger.take_new(),
             slugs=sessions.slugs,
-            totals=totals.rows(),
+            totals=totals.taken(),
             hours=hours.rows(),
             spans=spans,
             said=list(self._lines),
         )
 
     def _out(self, outcomes: Sequence[Outcome], counting: Counting) -> list[Packed]:
-        for outcome in outcomes:
-            counting.count(outcome)
+        counting.count(outcomes)
         if self._encoder is None:
             return []
         return [packed(spans, body) for spans, body in batches(self._encoder, outcomes)]
@@ -236,7 +267,7 @@ def hire(
     if count < 2 or sum(map(size, sources)) < WORTH_BYTES:
         return None
     units = finder.backlog(sources)
-    return Crew(units, Job(config, rules, clock, encoder, rules.since), count, inherited)
+    return Crew(units, Job(config, rules, clock, encoder, rules.reach), count, inherited)
 
 
 def _apart(source: Source) -> bool:

@@ -4,25 +4,31 @@ One pass of it: the waker says which files changed; their tails give records, th
 make events of them, the sessions settle what is over; one commit writes all of it together; only
 then the deliverer is woken and the page shows the new totals. If a commit fails nothing more is
 read until it succeeds, so that no step is taken that could not be undone by a kill.
+
+Longer than 400 lines: the order of these steps is what keeps the promise, and it is read in one place.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sqlite3
+import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from spantail.followed import Followed, Sources, rank, size
+from spantail.followed import READ_BYTES, Busy, Followed, Sources, rank, size
 from spantail.gauges import own_gauges
 from spantail.groups import Groups
 from spantail.model import SECOND, Turn
 from spantail.out.spans import batches
 from spantail.state import families as f
-from spantail.state.store import Changes, Packed, packed
+from spantail.state.packing import Packed, packed
+from spantail.state.schema import damaged
+from spantail.state.store import Changes
 from spantail.state.totals import Gauges, Totals
 
 if TYPE_CHECKING:
@@ -30,15 +36,14 @@ if TYPE_CHECKING:
     from spantail.notices import Notices
     from spantail.out.deliver import Deliverer, DeliveryResult
     from spantail.out.spans import Encoder
+    from spantail.remake import Remake
     from spantail.state.counting import Counting
-    from spantail.state.hours import Hours
+    from spantail.state.hours import HourRow, Hours
     from spantail.state.store import Store
     from spantail.tail.finder import Finder
     from spantail.tail.source import Source
     from spantail.tail.wake import Waker
 
-READ_BYTES = 256 << 10
-"""Taken from one source before others get their turn, and before a commit is considered."""
 COMMIT_BYTES = 16 << 20
 COMMIT_SPANS = 4000
 ROOT_SECONDS = 2.0
@@ -46,10 +51,18 @@ ROOT_SECONDS = 2.0
 PASS_SECONDS = 10.0
 """How often the size of everything followed is looked at, for what events miss."""
 SCAN_SECONDS = 60.0
+SELDOM = 200
+"""With very many files looks come so seldom that they take no more than a two-hundredth of a core, ..."""
+LONGEST_SECONDS = 300.0
+"""... but this often in any case."""
 REST = 60 * SECOND
 """A file this long silent has no half-written last line any more."""
 ACK_SECONDS = 1.0
 TIDY_SECONDS = 600.0
+TIDY_STEP_SECONDS = 0.2
+RETRY_SECONDS = 1.0
+FREE_BYTES = 1 << 20
+"""Unused space in the state that is worth giving back as soon as the outbox is empty."""
 
 
 class Parts(Struct):
@@ -68,8 +81,10 @@ class Parts(Struct):
     encoder: Encoder | None = None
     deliverer: Deliverer | None = None
     crew: Crew | None = None
+    remake: Remake | None = None
     shown: Callable[[Sequence[Turn]], None] = lambda _turns: None
     committed: Callable[[], None] = lambda: None
+    stepped: Callable[[], None] = lambda: None
     progress: Callable[[int, int], None] = lambda _done, _all: None
     outbox_limit: int = 1 << 30
     constant: Gauges = {}
@@ -92,16 +107,31 @@ class Follow:
         self._unwritten: Changes | None = None
         self._turns: list[Turn] = []
         self._poked = False
+        self._busy = Busy()
         self._notes: dict[str, str] = {}
         self._missing: list[str] = []
         """Folders that agents would use and that are not there."""
         self._spans: list[Packed] = []
+        self._least: list[HourRow] = []
+        self._patient = False
+        """Whether a commit that fails is tried until it succeeds."""
+        self._damage: sqlite3.Error | None = None
+        self._untidy = False
+        self._pass_every, self._scan_every = PASS_SECONDS, SCAN_SECONDS
         self._rooted = self._passed = self._scanned = self._tidied = parts.clock()
 
     # -------------------------------------------------------------------------------- doors
 
     def backlog(self, *, final: bool = False) -> None:
-        """Everything there is at the start, the oldest sessions first."""
+        """Everything there is at the start, the oldest sessions first. While the state cannot be written it
+        waits in the middle of it, so that the order is kept; `final` does not wait."""
+        self._patient = not final
+        self.commit()
+        if not self.stuck:
+            self._take_backlog(final=final)
+        self._patient = False
+
+    def _take_backlog(self, *, final: bool) -> None:
         parts = self.parts
         # Watching begins before the scan: what is made in between is found by one of the two.
         roots, self._missing = parts.finder.roots()
@@ -110,17 +140,25 @@ class Follow:
             self._take_results(parts.crew, final=final)
             if self.stopping:
                 return
+        begun = parts.clock()
         sources = parts.finder.scan()
-        parts.groups.wake(sources)
+        parts.groups.wake(parts.finder.owners())
+        self._remake(sources)
         # What was read before goes on from its cursor, and is not opened if nothing was added.
         known = [source for source in sources if parts.sources.knows(source)]
         late = [s for s in known if (at := parts.sources.get(s)) is not None and at.tail.changed()]
+        new = [source for source in sources if not parts.sources.has(source)]
+        if late:
+            # A new companion may be that of a file that goes on.
+            self._take([source for source in new if source.files.companion], arrival=0)
         self._take(late, arrival=0)
-        self._take_new([s for s in sources if not parts.sources.has(s)], arrival=0, final=final)
+        self._take_new(new, arrival=0, final=final)
         if self.stopping:
             return
-        parts.groups.settle(parts.clock())
-        self._note("backlog", "done")
+        # What was written since may be unread, and may be what keeps a turn open.
+        parts.groups.settle(begun)
+        self._raise_to_least()
+        self.note("backlog", "done")
         self.commit()
         self.backlog_done = self.stuck == ""
         parts.committed()
@@ -146,7 +184,12 @@ class Follow:
         """From the deliverer's thread: deleted in the next commit."""
         self._acks.append((ids, result))
 
-    def _note(self, key: str, value: str) -> None:
+    def damaged(self, error: sqlite3.Error) -> None:
+        """From the deliverer's thread: the state's file is broken. The next commit ends in it."""
+        self._damage = error
+        self.poke()
+
+    def note(self, key: str, value: str) -> None:
         """Goes into the state with the next commit."""
         self._notes[key] = value
 
@@ -154,25 +197,27 @@ class Follow:
 
     def step(self, timeout: float) -> None:
         parts = self.parts
+        asked = parts.clock()
         changed = parts.waker.wait(timeout)
         self.ticked = now = parts.clock()
         if self.stuck:
             self.commit()
             if self.stuck:
                 return
-        if not self.backlog_done:
-            self.backlog_done = True
-            parts.committed()
+            changed = None  # what was reported meanwhile was not looked at
         self._look(changed)
+        if self._busy:
+            self._take(self._busy.late(now), again=True)
         if now - self._rooted > ROOT_SECONDS * SECOND or now < self._rooted:
             self._rooted = now
             self._pass(now)
-        if now - self._tidied > TIDY_SECONDS * SECOND:
-            self._tidied = now
+        if now - self._tidied > TIDY_SECONDS * SECOND or self._untidy:
             self._tidy(now)
-        parts.groups.settle(now)
+        # All that was written before the wait has been read now; what came during it perhaps not.
+        parts.groups.settle(asked)
         if self._due(now):
             self.commit()
+        parts.stepped()
 
     def _patience(self) -> float:
         """How long to wait for changes: until the clock itself has something to settle."""
@@ -183,10 +228,12 @@ class Follow:
             seconds = min(seconds, max(0.0, (deadline - now) / SECOND + 0.001))
         if self._acks or (self.parts.deliverer is not None and self.parts.store.waiting_spans):
             seconds = min(seconds, ACK_SECONDS)
-        return seconds
+        if self._busy:
+            seconds = min(seconds, self._busy.patience(now))
+        return min(seconds, TIDY_STEP_SECONDS) if self._untidy else seconds
 
     def _due(self, now: int) -> bool:
-        if self.parts.sources.dirty or self.parts.groups.pending() or self._poked:
+        if self.parts.sources.dirty or self.parts.groups.pending() or self._poked or self._full():
             return True
         return bool(self._acks) and now - self.last_commit > ACK_SECONDS * SECOND
 
@@ -200,28 +247,44 @@ class Follow:
     def _pass(self, now: int, *, everything: bool = False) -> None:
         """What events miss: new folders, appends on odd file systems, unfinished last lines."""
         parts = self.parts
-        due = everything or now - self._passed > PASS_SECONDS * SECOND or now < self._passed
+        due = everything or now - self._passed > self._pass_every * SECOND or now < self._passed
         if not due and not any(map(os.path.isdir, self._missing)):
             return
         self._passed = now
+        begun = time.process_time()
         roots, self._missing = parts.finder.roots()
         fresh = parts.waker.watch(roots)
         self._show_gauges(now)  # a budget's new period begins without a commit
-        if fresh or everything or now - self._scanned > SCAN_SECONDS * SECOND:
+        late = [followed.source for followed in parts.sources.all() if followed.tail.changed()]
+        self._take([source for source in late if source.files.companion])
+        self._pass_every = _seldom(PASS_SECONDS, begun)
+        if fresh or everything or now - self._scanned > self._scan_every * SECOND:
             self._scanned = now
+            begun = time.process_time()
             found = parts.finder.scan()
+            self._scan_every = _seldom(SCAN_SECONDS, begun)
             parts.sources.keep({source.path for source in found})
             self._take_new([source for source in found if not parts.sources.has(source)], arrival=now)
-        late = [followed for followed in parts.sources.all() if followed.tail.changed()]
-        self._take([followed.source for followed in late])
+        self._take(late)
         for followed in parts.sources.unfinished(now - REST):
             self._read(followed, arrival=now, final=True)
+
+    def _remake(self, sources: Sequence[Source]) -> None:
+        """What an older version left open; see remake."""
+        parts = self.parts
+        known = [source for source in sources if parts.sources.knows(source)]
+        stale = {s.group for s in known if (at := parts.sources.get(s)) is not None and at.stale is not None}
+        if parts.remake is not None and (stale or parts.groups.strange):
+            units = parts.finder.backlog([source for source in known if source.group in stale])
+            last = int(parts.store.meta("last_commit") or 0)
+            amount = parts.remake.begin(units, last - parts.groups.longest_silence(), last)
+            parts.groups.give_up_strange()
+            parts.notices.remade(amount)
 
     def _take_results(self, crew: Crew, *, final: bool) -> None:
         """What other processes have read; see crew. What they could not is read here."""
         parts = self.parts
         todo, done = sum(map(size, (s for unit in crew.units for s in unit))), 0
-        left: list[Source] = []
         said: set[str] = set()
         for result in crew.results():
             unit = crew.units[result.unit]
@@ -235,7 +298,7 @@ class Follow:
                         said.add(line)
                         parts.notices.repeat(line)
             else:
-                left += unit
+                self._take_new(unit, arrival=0, final=final)
             done += sum(map(size, unit))
             parts.progress(done, todo)
             if sum(batch[0] for batch in self._spans) > COMMIT_SPANS:
@@ -243,8 +306,6 @@ class Follow:
             if self.stopping:
                 break
         crew.close()
-        if not self.stopping:
-            self._take_new(left, arrival=0, final=final)
 
     def _take_new(self, sources: Sequence[Source], *, arrival: int, final: bool = False) -> None:
         """Files that were not followed yet, the oldest sessions first and each session whole, so
@@ -252,7 +313,7 @@ class Follow:
         parts = self.parts
         todo, done = sum(map(size, sources)), 0
         for unit in parts.finder.backlog(sources):
-            touched = False
+            touched, begun = False, parts.clock()
             for source in unit:
                 followed = parts.sources.get(source)
                 if followed is not None:
@@ -263,22 +324,24 @@ class Follow:
                 if self.stopping:
                     return
             if touched:
-                self._settle(unit)
+                self._settle(unit, begun)
                 parts.progress(done, todo)
 
-    def _take(self, sources: Iterable[Source], arrival: int | None = None) -> None:
+    def _take(self, sources: Iterable[Source], arrival: int | None = None, *, again: bool = False) -> None:
         """In one wake companions are read before main files, and those before the others."""
         now = self.parts.clock() if arrival is None else arrival
         for source in sorted(sources, key=rank):
             followed = self.parts.sources.get(source)
-            if followed is not None:
-                self._read(followed, arrival=now)
+            if followed is not None and (self._read(followed, arrival=now) or not again):
+                self._busy.read(followed, self.parts.clock())
 
     def _read(self, followed: Followed, *, arrival: int, final: bool = False) -> bool:
         """All that is new in one source. Whether there was anything."""
         if self.stuck:
             return False
         parts, source = self.parts, followed.source
+        if followed.stale is not None and parts.remake is not None:
+            parts.remake.one(followed, int(parts.store.meta("last_commit") or 0))
         sessions = parts.groups.of(source)
         agent = source.format.agent
         anything = False
@@ -290,6 +353,8 @@ class Follow:
                 for record in batch.records:
                     try:
                         sessions.apply(read(record), arrival)
+                    except sqlite3.Error:
+                        raise  # of our own state: not the record's fault
                     except Exception as error:  # noqa: BLE001 - one bad record must not end the loop
                         parts.notices.internal_error(f"{agent} {record.kind}", error)
                 parts.notices.records(agent, len(batch.records))
@@ -306,22 +371,32 @@ class Follow:
             if not batch.more or self.stuck:
                 return anything
 
-    def _settle(self, unit: Sequence[Source]) -> None:
-        now = self.parts.clock()
+    def _settle(self, unit: Sequence[Source], begun: int) -> None:
         for group in {source.group: source for source in unit}.values():
-            self.parts.groups.of(group).settle(now)
+            self.parts.groups.of(group).settle(begun)
 
     # ------------------------------------------------------------------------------- commit
 
     def commit(self) -> None:
         """Moves everything together, then lets it out."""
+        self._commit()
+        while self.stuck and self._patient and not self.stopping:
+            self.parts.waker.wait(RETRY_SECONDS)
+            self.ticked = self.parts.clock()
+            self._commit()
+
+    def _commit(self) -> None:
         parts = self.parts
+        if self._damage is not None:
+            raise self._damage
         now = parts.clock()
         self._poked = False
         changes = self._unwritten if self._unwritten is not None else self._gather(now)
         try:
             parts.store.commit(changes, now)
         except (sqlite3.Error, OSError) as error:
+            if damaged(error):
+                raise
             self._unwritten = changes
             self.stuck = str(error)
             self._show_gauges(now)
@@ -336,8 +411,9 @@ class Follow:
         parts.totals.committed()
         parts.hours.committed()
         parts.groups.committed()
-        self._trim()
         self._show_gauges(now, spent=bool(changes.hours))
+        if changes.acked and not parts.store.waiting_spans:
+            self._untidy |= parts.store.free_bytes() > FREE_BYTES
         if changes.spans and parts.deliverer is not None:
             parts.deliverer.wake()
         turns, self._turns = self._turns, []
@@ -350,18 +426,19 @@ class Follow:
     def _show_gauges(self, now: int, *, spent: bool = False) -> None:
         parts = self.parts
         budgets = parts.budgets(now, spent)
-        parts.totals.set_gauges({**parts.groups.gauges(), **budgets, **own_gauges(self, now)})
+        parts.totals.set_gauges({**parts.groups.gauges(), **budgets, **own_gauges(self)})
 
     def _gather(self, now: int) -> Changes:
         parts = self.parts
         parts.notices.drain()
-        changes = Changes(meta={"last_commit": str(now), **self._notes})
+        changes = Changes(meta=self._notes)
         self._notes = {}
+        if self.backlog_done or "backlog" in changes.meta:
+            changes.meta["last_commit"] = str(now)  # everything written by then has been read
         changes.spans, self._spans = self._spans, []
         outcomes = parts.groups.gather(changes, now)
         parts.sources.gather(changes)
-        for outcome in outcomes:
-            parts.counting.count(outcome)
+        parts.counting.count(outcomes)
         if parts.encoder is not None:
             changes.spans += [packed(*batch) for batch in batches(parts.encoder, outcomes)]
         self._turns += [o for o in outcomes if isinstance(o, Turn) and o.human]
@@ -375,19 +452,38 @@ class Follow:
             ):
                 if amount:
                     parts.totals.add(f.EXPORTED_SPANS, (word,), amount, now)
-        changes.totals = list(parts.totals.rows())
-        changes.hours = list(parts.hours.rows())
-        return changes
-
-    def _trim(self) -> None:
-        parts = self.parts
-        if parts.store.waiting_bytes > parts.outbox_limit:
-            _, spans = parts.store.drop_oldest(parts.outbox_limit)
+        if self._full():
+            ids, spans = parts.store.oldest_beyond(parts.outbox_limit)
+            changes.acked += ids
             parts.totals.add(f.OUTBOX_DROPPED, (), spans, 0)
             parts.notices.outbox_full(spans)
+        changes.totals = list(parts.totals.rows())
+        changes.hours = list(parts.hours.rows())
+        changes.least, self._least = self._least, []
+        return changes
+
+    def _raise_to_least(self) -> None:
+        """A state that could not be saved has been counted again; see state.rescue."""
+        least = self.parts.store.least()
+        if least is not None:
+            self.commit()  # counts what was settled last
+            totals, self._least = least
+            self.parts.totals.raise_to(totals)
+            self.note("least", "")
+
+    def _full(self) -> bool:
+        """What is dropped for it is dropped and counted by the next commit."""
+        return self.parts.store.waiting_bytes > self.parts.outbox_limit
 
     def _tidy(self, now: int) -> None:
-        try:
-            self.parts.store.tidy(now)
-        except (sqlite3.Error, OSError) as error:
-            self.parts.notices.commit_failed(str(error))
+        # What cannot be written now is done next time; whether anything can, the commits say.
+        with contextlib.suppress(sqlite3.OperationalError):
+            if not self._untidy:
+                self._tidied = now
+                self.parts.store.tidy(now)
+            self._untidy = self.parts.store.give_back()
+
+
+def _seldom(seconds: float, begun: float) -> float:
+    """How long to wait until the next look of the kind that began then, by the processor's time."""
+    return min(max(seconds, SELDOM * (time.process_time() - begun)), LONGEST_SECONDS)

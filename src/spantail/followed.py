@@ -7,10 +7,17 @@ from collections.abc import Callable, Iterator
 
 import msgspec
 
-from spantail.formats.row import Reader
+from spantail.formats.row import Format, Reader
+from spantail.model import SECOND
+from spantail.session.work import SHAPE
 from spantail.state.store import Changes, Cursor
 from spantail.tail import identity
 from spantail.tail.source import Batch, Source, Tail
+
+BUSY = SECOND
+"""How long after a read a database is looked at again and again: fewer times than make its tail close it."""
+READ_BYTES = 256 << 10
+"""Taken from one source before others get their turn, and before a commit is considered."""
 
 MakeTail = Callable[[Source, bytes | None], Tail]
 
@@ -22,6 +29,8 @@ class Followed:
         self.reader = reader
         self.takes_rest = source.files.storage != "rows"
         self.finished = False
+        self.stale: bytes | None = None
+        """The cursor, if the memory that belongs to it is of another shape; see remake."""
 
     def changed_since(self, time: int) -> bool:
         try:
@@ -37,7 +46,38 @@ class Followed:
             batch = self.tail.read(budget, arrival)
         if batch.restarted:
             self.reader = self.source.files.reader()
+            self.stale = None
         return batch
+
+
+class Busy:
+    """Databases that were just written to, to be looked at again without being told.
+
+    A commit writes its log, which wakes us, and only then the index that lets others see it, which nobody is told
+    of: who reads at once sees everything but the last commit.
+    """
+
+    def __init__(self) -> None:
+        self._until: dict[str, tuple[int, Followed]] = {}
+        self._last = 0
+
+    def __bool__(self) -> bool:
+        return bool(self._until)
+
+    def patience(self, now: int) -> float:
+        """Seconds until the next look: a commit mostly takes less than a millisecond to be seen."""
+        return 0.003 if 0 <= now - self._last < SECOND // 70 else 0.03
+
+    def read(self, followed: Followed, now: int) -> None:
+        if followed.source.files.storage == "rows":
+            self._until[followed.source.path] = now + BUSY, followed
+            self._last = now
+
+    def late(self, now: int) -> list[Source]:
+        """Those that have something new by now."""
+        found = [followed.source for _, followed in self._until.values() if followed.tail.changed()]
+        self._until = {path: at for path, at in self._until.items() if now < at[0] <= now + 2 * BUSY}
+        return found
 
 
 class Sources:
@@ -109,15 +149,17 @@ class Sources:
             return None
         self._resting.discard(source.path)
         reader = source.files.reader()
-        cursor = None
+        cursor = stale = None
         if found is not None:
             stored = self._stored[found.path]
-            if stored.shape == source.format.shape:
-                cursor = found.cursor
-                reader = self._restored(source, stored) or reader
+            cursor = found.cursor
+            restored = self._restored(source, stored) if stored.shape == shape(source.format) else None
+            stale = cursor if restored is None else None
+            reader = restored or reader
             if found.path != source.path:
                 self._move(found.path)
         followed = Followed(source, self._make(source, cursor), reader)
+        followed.stale = stale
         self._followed[source.path] = followed
         return followed
 
@@ -167,7 +209,7 @@ class Sources:
                 path,
                 device,
                 inode,
-                followed.source.format.shape,
+                shape(followed.source.format),
                 followed.tail.cursor(),
                 msgspec.msgpack.encode(followed.reader),
             )
@@ -180,6 +222,11 @@ class Sources:
         self._adopted = []
         changes.gone += self._gone
         self._gone = []
+
+
+def shape(format_: Format) -> int:
+    """Of a row: what the format's readers remember, and what of it the sessions have open."""
+    return format_.shape << 16 | SHAPE
 
 
 def rank(source: Source) -> tuple[bool, bool, str]:

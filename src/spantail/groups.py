@@ -10,7 +10,7 @@ import msgspec
 from spantail.model import SECOND, Context, Outcome
 from spantail.session.sessions import Sessions
 from spantail.session.settle import Price, Rules
-from spantail.session.work import SHAPE, Work
+from spantail.session.work import SHAPE, Work, remains
 from spantail.state import families as f
 from spantail.state.guard import Guard
 from spantail.state.ledger import Ledger
@@ -35,7 +35,10 @@ class Groups:
         project: Callable[[str], str],
         guard: Guard,
         context_limit: Callable[[str, str], int | None] = lambda _model, _provider: None,
+        most: int = 10_000,
     ) -> None:
+        """`most`: sessions with open work that are held in memory."""
+        self._most = most
         self._store = store
         self._rules = rules
         self._price = price
@@ -43,6 +46,8 @@ class Groups:
         self._guard = guard
         self._context_limit = context_limit
         self._groups: dict[str, Group] = {}
+        self.strange = False
+        """Whether there is work of another shape; see remake."""
 
     def of(self, source: Source) -> Sessions:
         group = self._groups.get(source.group)
@@ -64,9 +69,30 @@ class Groups:
             sessions.slugs = msgspec.msgpack.decode(memory, type=dict[str, tuple[bytes, bytes]])
         for _, shape, blob in self._store.works(id_):
             work = _decoded(shape, blob)
+            self.strange |= work is None
             if work is not None and not work.at_rest():
                 sessions.restore(work)
         return Group(id_, sessions, ledger)
+
+    def longest_silence(self) -> int:
+        """What is silent for longer has nothing open."""
+        return max(self._rules.idle, self._rules.stale)
+
+    def left(self, source: Source, session: str) -> Work | None:
+        """What can be told of a session's row, whatever its shape."""
+        self.of(source)
+        row = self._store.work(self._groups[source.group].id, session)
+        return None if row is None else remains(row[1])
+
+    def give_up_strange(self) -> None:
+        """Turns that another version left open and whose records are gone are closed as pending."""
+        for group in self._groups.values():
+            for key, shape, blob in self._store.works(group.id):
+                if key in group.sessions.works or _decoded(shape, blob) is not None:
+                    continue
+                left = remains(blob)
+                if left is not None and not left.at_rest():
+                    group.sessions.give_up(left)
 
     def adopt(
         self, source: Source, ids: bytes, works: list[Work], slugs: dict[str, tuple[bytes, bytes]]
@@ -77,10 +103,9 @@ class Groups:
         new = array("q")
         new.frombytes(ids)
         turns = [turn.key for work in works for turn in (work.turn, *work.waiting) if turn is not None]
-        if any(ledger.known(id_) for id_ in new) or any(key in sessions.open_turns for key in turns):
+        if ledger.known_any(new) or any(key in sessions.open_turns for key in turns):
             return False
-        for id_ in new:
-            ledger.add(id_)
+        ledger.add_all(new)
         for work in works:
             sessions.restore(work)
             sessions.dirty.add(work.key)
@@ -88,9 +113,10 @@ class Groups:
         return True
 
     def wake(self, sources: list[Source]) -> None:
-        """Open work of the groups there are goes on, even if none of their files changes."""
+        """Open work of the groups there are goes on, even if their files do not change or are gone."""
         for source in {source.group: source for source in sources}.values():
-            self.of(source)
+            if self._store.knows(source.group):
+                self.of(source)
 
     def settle(self, now: int) -> None:
         for group in self._groups.values():
@@ -124,6 +150,17 @@ class Groups:
     def committed(self) -> None:
         for group in self._groups.values():
             group.sessions.forget_resting()
+        self._make_room()
+
+    def _make_room(self) -> None:
+        """Past the limit those that were silent longest are left to the state, a tenth more than needed."""
+        excess = sum(len(group.sessions.works) for group in self._groups.values()) - self._most
+        if excess > 0:
+            silent = [
+                (at, key, name) for name, group in self._groups.items() for at, key in group.sessions.silent()
+            ]
+            for _, key, name in sorted(silent)[: excess + self._most // 10]:
+                self._groups[name].sessions.park(key)
 
     # -------------------------------------------------------------------------------- gauges
 
@@ -137,6 +174,12 @@ class Groups:
         rates: dict[tuple[str, ...], float] = {}
         guard = self._guard.value
         for group in self._groups.values():
+            for parked in group.sessions.parked.values():
+                if parked.start:
+                    agent = guard("agent", group.sessions.context.agent)
+                    owner = (agent, guard("project", parked.project))
+                    active[owner] = active.get(owner, 0.0) + 1.0
+                    _least(oldest_turn, (agent,), parked.start / SECOND)
             for work in group.sessions.works.values():
                 agent = guard("agent", work.context.agent)
                 project = guard("project", work.context.project)
@@ -176,7 +219,7 @@ def _least(of: dict[tuple[str, ...], float], key: tuple[str, ...], value: float)
 
 
 def _decoded(shape: int, blob: bytes) -> Work | None:
-    """Open work of another shape is made anew from the records that still come."""
+    """Open work of another shape is made again; see remake."""
     if shape != SHAPE:
         return None
     try:

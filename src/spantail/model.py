@@ -354,6 +354,8 @@ class UsageAdded(Struct, gc=False, kw_only=True):
     usage: Usage | None = None
     cost: float | None = None
     cost_source: CostSource | None = None
+    past: bool = False
+    """Before --since: it belongs to the sums by time (budgets, reports) and to no counter."""
 
 
 class RunStarted(Struct, gc=False, kw_only=True):

@@ -8,6 +8,8 @@ type and place are told, since its text may be a piece of a record.
 
 Counters belong to the thread of the loop. What other threads report is kept and counted with the
 loop's next notice or `drain`.
+
+Longer than 400 lines: everything that is said stands in one place.
 """
 
 from __future__ import annotations
@@ -36,6 +38,11 @@ _WORDS: Final = {
     "depth": "is nested too deep",
     "oversized": "is longer than limits.record_bytes",
 }
+_KEPT: Final = {
+    "all": "all totals and positions could be saved",
+    "totals": "the totals could be saved; the rest of turns that were open is not counted",
+    "least": "what it counted is counted again from the files, and no total falls below what could be saved",
+}
 # Line ends, escapes and the signs that turn the direction of text have no place in a log line.
 _CONTROL: Final = re.compile(
     r"[\x00-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2066-\u2069\ufeff\ud800-\udfff]+"
@@ -45,10 +52,13 @@ _REMEMBERED: Final = 10_000
 
 
 def clean(words: str, length: int = _LENGTH) -> str:
-    """Words from a file as a log line may hold them; of long ones the end, which tells paths apart."""
+    """Words from a file as a log line may hold them, without what looks like a secret; of long ones the end,
+    which tells paths apart."""
+    from spantail.out.redact import redact
+
     if len(words) > 4 * length:
         words = words[-4 * length :]
-    words = _CONTROL.sub("", words)
+    words = _CONTROL.sub("", redact(words))
     return words if len(words) <= length else "…" + words[1 - length :]
 
 
@@ -75,6 +85,7 @@ class Notices:
         self._said: set[tuple[str, ...]] = set()
         self._undelivered = ""
         self._uncommitted = False
+        self._unpushed = False
 
     # ------------------------------------------------------------------------------- records
 
@@ -97,13 +108,6 @@ class Notices:
                 reason=reason,
             )
 
-    def skipped_record(self, agent: str, path: str, offset: int, size: int) -> None:
-        """One longer than limits.record_bytes; it was never held in memory."""
-        self._add(RECORDS, (agent, "oversized"), 1)
-        if self._first("skipped_record", path):
-            words = f"a record of {size} bytes is too long and was skipped: {clean(path)} at {offset}"
-            self._say("warning", "skipped_record", words, agent=agent, path=path, offset=offset, size=size)
-
     def newer_schema(self, agent: str, path: str, version: str) -> None:
         """Once per agent and version: it is read as well as it can be."""
         if self._first("newer_schema", agent, version):
@@ -118,6 +122,16 @@ class Notices:
         if self._first("unreadable", path, reason):
             words = f"cannot read {clean(path)}: {clean(reason, 100)}; will try again"
             self._say("warning", "file_unreadable", words, agent=agent, path=path, reason=reason)
+
+    def textfile_failed(self, path: str, reason: str) -> None:
+        """Counted always; said once until it can be written again or the reason is another."""
+        self._add(ERRORS, ("textfile",), 1)
+        if self._first("textfile", "", reason):
+            words = f"cannot write {clean(path)}: {clean(reason, 100)}; will try again"
+            self._say("warning", "textfile_failed", words, path=path, reason=reason)
+
+    def textfile_written(self) -> None:
+        self._forget("textfile", "")
 
     def readable(self, path: str) -> None:
         """After `unreadable`: it works again."""
@@ -191,6 +205,28 @@ class Notices:
         words = f"the outbox is full: the oldest {dropped} spans were dropped (limits.outbox_bytes)"
         self._say("error", "outbox_full", words, spans=dropped)
 
+    def push_failed(self, message: str) -> None:
+        """Counted always, said once until a push arrives."""
+        self._add(ERRORS, ("push",), 1)
+        if not self._unpushed:
+            self._unpushed = True
+            told = _foreign(message)
+            words = f"metrics cannot be pushed: {told}. The next push says it all"
+            self._say("warning", "push_failed", words, reason=told)
+
+    def push_restored(self) -> None:
+        if self._unpushed:
+            self._unpushed = False
+            self._say("info", "push_restored", "metrics are pushed again")
+
+    def points_refused(self, amount: int, message: str) -> None:
+        """The backend took the push, but not all of it."""
+        self._add(ERRORS, ("points_refused",), 1)
+        told = _foreign(message)
+        if self._first("points_refused", told):
+            words = f"the metrics backend refused {amount} points: {told}"
+            self._say("warning", "points_refused", words, points=amount, reason=told)
+
     # --------------------------------------------------------------------------------- state
 
     def commit_failed(self, error: str) -> None:
@@ -206,10 +242,15 @@ class Notices:
             self._uncommitted = False
             self._say("info", "commit_restored", "the state can be written again; reading goes on")
 
-    def state_set_aside(self, path: str) -> None:
+    def state_set_aside(self, path: str, kept: str) -> None:
         self._add(ERRORS, ("state",), 1)
-        words = f"the state could not be used and was set aside; a new one begins: {clean(path)}"
-        self._say("error", "state_set_aside", words, path=path)
+        words = f"the state is damaged and was set aside; {_KEPT[kept]}. The damaged file is {clean(path)}"
+        self._say("error", "state_set_aside", words, path=path, kept=kept)
+
+    def remade(self, amount: int) -> None:
+        """After an upgrade; see remake."""
+        words = f"open work of another version was read again from {amount} files, without counting it again"
+        self._say("info", "remade", words, files=amount)
 
     # ----------------------------------------------------------------------------- the rest
 
@@ -233,8 +274,18 @@ class Notices:
         words = f"spantail {version} follows {formats} formats, state in {clean(state)}"
         self._say("info", "started", words, version=version, state=state, formats=formats)
 
-    def listening(self, address: str) -> None:
-        self._say("info", "listening", f"metrics on http://{address}/metrics", address=address)
+    def listening(self, address: str, path: str = "/metrics", scheme: str = "http") -> None:
+        what = "metrics" if path == "/metrics" else "health"
+        self._say("info", "listening", f"{what} on {scheme}://{address}{path}", address=address)
+
+    def pushing(self, seconds: float) -> None:
+        self._say("info", "pushing", f"metrics are pushed every {seconds:g} s", seconds=seconds)
+
+    def certificate_failed(self, reason: str) -> None:
+        """Each time a renewed one cannot be used: the old one will expire."""
+        self._add(ERRORS, ("certificate",), 1)
+        words = f"the renewed certificate of /metrics cannot be used, the old one stays: {clean(reason)}"
+        self._say("error", "certificate_failed", words, reason=reason)
 
     def traces_off(self) -> None:
         words = "no traces are sent: set OTEL_EXPORTER_OTLP_ENDPOINT to send them; metrics only"

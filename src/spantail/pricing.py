@@ -123,8 +123,14 @@ class Prices:
         self._tariffs: dict[tuple[str, str, int], Tariff | None] = {}
         self._sheets: dict[tuple[str, str], Sheets | None] = {}
 
-    def cost(self, model: str, provider: str, usage: Usage, time_ns: int) -> float | None:
-        """Dollars for one model call at that time (0: now); None where the price is not known."""
+    def cost(
+        self, model: str, provider: str, usage: Usage, time_ns: int, *, several: bool = False
+    ) -> float | None:
+        """Dollars for one model call at that time (0: now); None where the price is not known.
+
+        `several`: the usage of nobody knows how many calls. Tiers go by the input of one call, so the lowest
+        counts, and it does not matter in how many steps a running total was read.
+        """
         time_ns = time_ns or self._now()
         day = time_ns // DAY
         try:
@@ -136,14 +142,16 @@ class Prices:
         tiers = tariff.tiers
         if len(tiers) == 1 and not tariff.hours:
             return tiers[0].cost(usage)
-        tokens_in = usage.input + usage.cache_read + usage.cache_write
+        tokens_in = 0 if several else usage.input + usage.cache_read + usage.cache_write
         return tariff.rates(tokens_in, time_ns % DAY // 10**9).cost(usage)
 
-    def saying(self, unpriced: Callable[[str, str], None]) -> Callable[[str, str, Usage, int], float | None]:
+    def saying(self, unpriced: Callable[[str, str], None]) -> Callable[..., float | None]:
         """`cost`, which also tells (provider, model) of a call whose price is not known."""
 
-        def cost(model: str, provider: str, usage: Usage, time_ns: int) -> float | None:
-            found = self.cost(model, provider, usage, time_ns)
+        def cost(
+            model: str, provider: str, usage: Usage, time_ns: int, *, several: bool = False
+        ) -> float | None:
+            found = self.cost(model, provider, usage, time_ns, several=several)
             if found is None:
                 unpriced(provider, model)
             return found

@@ -13,7 +13,7 @@ from __future__ import annotations
 import builtins
 import re
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from datetime import UTC, date, datetime, time
 from decimal import Decimal
 from importlib.machinery import SourceFileLoader
@@ -60,10 +60,21 @@ class Book:
 
 def load() -> Book:
     """The book read directly, or through the package where its figures have another shape."""
+    # Whatever does not fit, the package itself knows better.
     try:
-        return Book(_Providers(_read_figures()).find)
-    except Exception:  # noqa: BLE001 - whatever does not fit, the package itself knows better
+        figures = _Providers(_read_figures())
+    except Exception:  # noqa: BLE001
         return through_package()
+
+    def find(model: str, provider: str | None) -> Sheets | None:
+        try:
+            return figures.find(model, provider)
+        except Exception:  # noqa: BLE001
+            book.find = through_package().find
+            return book.find(model, provider)
+
+    book = Book(find)
+    return book
 
 
 # ------------------------------------------------------------------ the generated module, run
@@ -85,7 +96,13 @@ class _Names(dict[str, Any]):
     def __missing__(self, name: str) -> Any:
         if not name[:1].isupper():
             raise KeyError(name)
-        return lambda **given: _Node(name, given)
+
+        def made(**given: Any) -> _Node:
+            return _Node(name, given)
+
+        # Kept apart from what the module defines: those names are looked up in here first.
+        self[name] = made
+        return made
 
 
 def _read_figures() -> list[_Node]:
@@ -129,14 +146,20 @@ class _Model(Struct, frozen=True):
     context: int | None
 
 
-class _Provider(Struct, frozen=True):
+class _Provider(Struct):
     id: str
     model: Match | None
     name: Match | None
     fallback: tuple[str, ...]
-    models: tuple[_Model, ...]
+    nodes: list[_Node]
+    models: tuple[_Model, ...] | None = None
+    """Made when it is first asked: of all the providers there are, few are."""
 
     def find(self, name: str) -> _Model | None:
+        if self.models is None:
+            self.models = tuple(
+                _Model(_must(m.get("match")), m.get("prices"), m.get("context_window")) for m in self.nodes
+            )
         return next((model for model in self.models if model.fits(name)), None)
 
 
@@ -173,13 +196,12 @@ class _Providers:
 
 def _provider(node: _Node) -> _Provider:
     _expect(node, "Provider")
-    models = node.get("models") or ()
     return _Provider(
         node.given["id"],
         _clause(node.get("model_match")),
         _clause(node.get("provider_match")),
         tuple(node.get("fallback_model_providers") or ()),
-        tuple(_Model(_must(m.get("match")), m.get("prices"), m.get("context_window")) for m in models),
+        list(node.get("models") or ()),
     )
 
 
@@ -200,14 +222,19 @@ def _clause(node: Any) -> Match | None:
         both = any if key == "or_" else all
         return lambda name: both(part(name) for part in parts)
     word: str = given if key == "regex" else sys.intern(given.lower())
-    tests: Mapping[str, Match] = {
-        "starts_with": lambda name: name.startswith(word),
-        "ends_with": lambda name: name.endswith(word),
-        "contains": lambda name: word in name,
-        "equals": lambda name: name == word,
-        "regex": lambda name: re.search(word, name) is not None,
-    }
-    return tests[key]
+    match key:
+        case "equals":
+            return word.__eq__
+        case "starts_with":
+            return lambda name: name.startswith(word)
+        case "ends_with":
+            return lambda name: name.endswith(word)
+        case "contains":
+            return lambda name: word in name
+        case "regex":
+            return lambda name: re.search(word, name) is not None
+        case _:
+            raise UnknownShapeError(key)
 
 
 def _expect(node: Any, kind: str) -> None:

@@ -8,6 +8,17 @@ import json
 import sqlite3
 import sys
 
+TABLES = """
+CREATE TABLE session (id TEXT PRIMARY KEY, parent_id TEXT, directory TEXT, version TEXT);
+CREATE TABLE message (id TEXT PRIMARY KEY, session_id TEXT, time_created INTEGER,
+                      time_updated INTEGER, data TEXT);
+CREATE TABLE part (id TEXT PRIMARY KEY, message_id TEXT, session_id TEXT, time_created INTEGER,
+                   time_updated INTEGER, data TEXT);
+CREATE INDEX part_message_id_id_idx ON part (message_id, id);
+CREATE TABLE event (id TEXT PRIMARY KEY, aggregate_id TEXT, seq INTEGER, type TEXT, data TEXT);
+CREATE UNIQUE INDEX event_aggregate_seq_idx ON event (aggregate_id, seq);
+"""
+
 
 def changes(recorded):
     """The rows of the events, in their order: what was stored with each of them."""
@@ -51,18 +62,7 @@ def store(target, event, keep_events):
 def main(recorded, new, keep_events):
     target = sqlite3.connect(new, isolation_level=None)
     target.execute("PRAGMA journal_mode = WAL")
-    target.executescript(
-        """
-        CREATE TABLE session (id TEXT PRIMARY KEY, parent_id TEXT, directory TEXT, version TEXT);
-        CREATE TABLE message (id TEXT PRIMARY KEY, session_id TEXT, time_created INTEGER,
-                              time_updated INTEGER, data TEXT);
-        CREATE TABLE part (id TEXT PRIMARY KEY, message_id TEXT, session_id TEXT, time_created INTEGER,
-                           time_updated INTEGER, data TEXT);
-        CREATE INDEX part_message_id_id_idx ON part (message_id, id);
-        CREATE TABLE event (id TEXT PRIMARY KEY, aggregate_id TEXT, seq INTEGER, type TEXT, data TEXT);
-        CREATE UNIQUE INDEX event_aggregate_seq_idx ON event (aggregate_id, seq);
-        """
-    )
+    target.executescript(TABLES)
     todo = changes(recorded)
     print("ok", flush=True)
     for command in sys.stdin:

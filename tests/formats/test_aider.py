@@ -98,7 +98,7 @@ def settled(*parts, sessions=None):
         Context(agent="aider"),
         Rules(keep_content=True),
         Memory(),
-        lambda *_: None,
+        lambda *_, **__: None,
         lambda cwd: cwd.rpartition("/")[2],
         lambda _: None,
     )
@@ -425,7 +425,7 @@ def test_every_heading_is_a_session():
 
 def test_a_copied_folder_counts_once():
     """A run is its heading and its first lines, wherever the file lies."""
-    sessions = Sessions(Context(agent="aider"), Rules(), Memory(), lambda *_: None, str, lambda _: None)
+    sessions = Sessions(Context(agent="aider"), Rules(), Memory(), lambda *_, **__: None, str, lambda _: None)
     text = HEAD + "\n#### x␠\n" + ANSWER
     assert len(settled(text, sessions=sessions)) > 1
     copied = [Record("history", "/home/x/copy/.aider.chat.history.md", 0, 0, r.body) for r in records(text)]

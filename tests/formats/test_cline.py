@@ -62,6 +62,7 @@ class Quiet:
 
 class Limits(msgspec.Struct):
     record_bytes: int = 1 << 26
+    document_bytes: int = 1 << 28
 
 
 class Known(set):
@@ -70,7 +71,7 @@ class Known(set):
 
 def sessions():
     return Sessions(
-        Context(agent="cline"), Rules(), Known(), lambda *_: None, os.path.basename, lambda _: None
+        Context(agent="cline"), Rules(), Known(), lambda *_, **__: None, os.path.basename, lambda _: None
     )
 
 

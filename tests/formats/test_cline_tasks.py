@@ -56,6 +56,7 @@ class Quiet:
 
 class Limits(msgspec.Struct):
     record_bytes: int = 1 << 26
+    document_bytes: int = 1 << 28
 
 
 class Known(set):
@@ -72,7 +73,7 @@ class Folder:
         self.clock = count(1)
         self.states: dict[str, tuple] = {}
         self.sessions = Sessions(
-            Context(agent="cline"), Rules(), Known(), lambda *_: None, os.path.basename, lambda _: None
+            Context(agent="cline"), Rules(), Known(), lambda *_, **__: None, os.path.basename, lambda _: None
         )
 
     def put(self, name: str, document: object):

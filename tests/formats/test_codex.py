@@ -143,7 +143,7 @@ class File:
 
 def sessions():
     return Sessions(
-        Context(agent="codex"), Rules(), Known(), lambda *_: None, os.path.basename, lambda _: None
+        Context(agent="codex"), Rules(), Known(), lambda *_, **__: None, os.path.basename, lambda _: None
     )
 
 

@@ -92,6 +92,7 @@ class Quiet:
 
 class Limits(msgspec.Struct):
     record_bytes: int = 1 << 26
+    document_bytes: int = 1 << 28
 
 
 class Home:
@@ -103,7 +104,12 @@ class Home:
         self.out = []
         self.clock = count(1)
         self.sessions = Sessions(
-            Context(agent="gemini-cli"), Rules(), Known(), lambda *_: None, os.path.basename, lambda _: None
+            Context(agent="gemini-cli"),
+            Rules(),
+            Known(),
+            lambda *_, **__: None,
+            os.path.basename,
+            lambda _: None,
         )
 
     def write(self, name, data):

@@ -43,7 +43,7 @@ class Log:
         self.path = f"/home/x/.agent/sessions/{session}.jsonl"
         self.reader = GenericReader()
         self.sessions = sessions or Sessions(
-            Context(agent="generic"), Rules(), Ids(), lambda *a: None, lambda cwd: cwd, lambda key: None
+            Context(agent="generic"), Rules(), Ids(), lambda *_, **__: None, lambda cwd: cwd, lambda key: None
         )
         self.seq = count()
         self.position = 0

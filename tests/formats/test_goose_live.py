@@ -44,7 +44,12 @@ class Follower:
         self.tail = RowsTail(self.source, None, self.said, Limits())
         self.reader = kind.reader()
         self.sessions = Sessions(
-            Context(agent=FORMAT.agent), Rules(), Ledger(), lambda *_: None, lambda cwd: cwd, lambda _: None
+            Context(agent=FORMAT.agent),
+            Rules(),
+            Ledger(),
+            lambda *_, **__: None,
+            lambda cwd: cwd,
+            lambda _: None,
         )
         self.records = 0
         self.outcomes = []

@@ -123,7 +123,7 @@ def sessions(ledger=None):
         Context(agent="opencode"),
         Rules(),
         ledger if ledger is not None else Ledger(),
-        lambda *_: None,
+        lambda *_, **__: None,
         lambda cwd: cwd,
         lambda _: None,
     )
@@ -571,6 +571,7 @@ def test_a_session_in_files_and_in_the_database_counts_once():
 
 class Limits(msgspec.Struct):
     record_bytes: int = 1 << 26
+    document_bytes: int = 1 << 28
 
 
 def read_database(path):

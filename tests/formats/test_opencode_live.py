@@ -24,6 +24,7 @@ CASES = ["tools-a", "subagent-a", "compact-a", "parallel-a", "abort-a", "killres
 
 class Limits(msgspec.Struct):
     record_bytes: int = 1 << 26
+    document_bytes: int = 1 << 28
 
 
 class Strict:
@@ -52,7 +53,7 @@ class Follower:
             Context(agent=FORMAT.agent),
             Rules(),
             ledger if ledger is not None else Ledger(),
-            lambda *_: None,
+            lambda *_, **__: None,
             lambda cwd: cwd.rpartition("/")[2],
             lambda _: None,
         )

@@ -83,7 +83,7 @@ class Read:
 
     def __init__(self):
         self.sessions = Sessions(
-            Context(agent="pi"), Rules(), Known(), lambda *_: None, os.path.basename, lambda _: None
+            Context(agent="pi"), Rules(), Known(), lambda *_, **__: None, os.path.basename, lambda _: None
         )
         self.out = []
 
@@ -155,7 +155,7 @@ def test_a_cost_of_zero_is_no_price():
 def test_a_reply_is_priced_by_its_own_provider():
     """The session keeps the name of its first one, however late a turn is settled."""
     found, asked = Read(), []
-    found.sessions.settler.price = lambda model, provider, *_: asked.append(provider)
+    found.sessions.settler.price = lambda model, provider, *_, **__: asked.append(provider)
     free = {**USED, "cost": None}
     other = reply("d", 5100, usage=free, provider="openai")
     found.file(user("a", 0), reply("b", 100, usage=free), user("c", 5000), other)

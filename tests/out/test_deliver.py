@@ -10,7 +10,8 @@ from receiver import Answer
 from spantail.model import Context, ToolCall
 from spantail.out import deliver
 from spantail.out.deliver import Backoff, Deliverer, DeliveryResult
-from spantail.out.otlp import Verdict, transport
+from spantail.out.exporters import trace_transport as transport
+from spantail.out.otlp import Verdict
 from spantail.out.spans import Encoder
 
 CONTEXT = Context(agent="some-agent", conversation="c")

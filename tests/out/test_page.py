@@ -151,7 +151,7 @@ def test_the_root_links_to_the_pages_and_anything_else_is_not_found(running):
     assert running.ask("/metrics?x=1")[0] == 200
     assert running.ask("/metrics/")[0] == 404
     assert running.ask("/etc/passwd")[0] == 404
-    assert running.ask("/metrics", "POST")[0] == 501
+    assert running.ask("/metrics", "POST")[0] == 405
 
 
 def test_clients_that_say_nothing_keep_nobody_out(running):

@@ -226,3 +226,109 @@ def test_a_megabyte_of_anything_ends(piece):
     text = (piece * (1_000_000 // len(piece) + 1))[:1_000_000]
     done = redact(text)
     assert redact(done) == done
+
+
+LINES = {
+    "aws secret": ("AWS_SECRET_ACCESS_KEY=wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY", "wJalrXUtnFEMI"),
+    "aws session": (
+        "aws_session_token = IQoJb3JpZ2luX2VjEJr//////////wEaCXVzLWVhc3QtMSJIMEYCIQ",
+        "IQoJb3JpZ2lu",
+    ),
+    "gcp sa": (
+        '{"type":"service_account","private_key_id":"'
+        + HEX[:40]
+        + '","private_key":"-----BEGIN PRIVATE KEY-----\\nMIIEvQIBADANBgkqhkiG9w0\\n-----END PRIVATE KEY-----\\n"}',
+        "MIIEvQIBADAN",
+    ),
+    "azure conn": (
+        "DefaultEndpointsProtocol=https;AccountName=x;AccountKey=Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw==;EndpointSuffix=core.windows.net",
+        "Eby8vdM02x",
+    ),
+    "azure sb": (
+        "Endpoint=sb://x.servicebus.windows.net/;SharedAccessKeyName=Root;SharedAccessKey=abcd1234EFGH5678ijkl=",
+        "abcd1234EFGH",
+    ),
+    "sas": ("https://x.blob.core.windows.net/c?sv=2022&sp=r&sig=abc%2Fdef%3D123", "abc%2Fdef"),
+    "gitlab runner": ("glrt-" + LETTERS[:24], LETTERS[:20]),
+    "slack hook": (
+        "https://hooks.slack.com/services/T00000000/B00000000/XXXXXXXXXXXXXXXXXXXXXXXX",
+        "XXXXXXXXXXXX",
+    ),
+    "slack app": ("xapp-1-A111-222-abcdef0123456789", "abcdef0123456789"),
+    "stripe rk": ("rk_live_" + LETTERS, LETTERS),
+    "stripe wh": ("whsec_" + LETTERS, LETTERS),
+    "openai": ("sk-proj-" + LETTERS + "_" + LETTERS, LETTERS),
+    "openai old": ("sk-" + LETTERS + LETTERS, LETTERS),
+    "anthropic oauth": ("sk-ant-oat01-" + LETTERS + LETTERS, LETTERS),
+    "npm": ("//registry.npmjs.org/:_authToken=npm_" + LETTERS + "abcdefgh", LETTERS),
+    "npmrc old": ("//registry/:_authToken=1234-uuid-5678", "1234-uuid-5678"),
+    "npmrc _auth": ("_auth=dXNlcjpwYXNzd29yZA==", "dXNlcjpwYXNzd29yZA"),
+    "pypirc": ("password = pypi-AgEIcHlwaS5vcmc" + LETTERS, LETTERS),
+    "jwt": ("eyJhbGciOiJSUzI1NiJ9.eyJpc3MiOiJ4In0." + LETTERS, LETTERS),
+    "pem": (
+        "-----BEGIN RSA PRIVATE KEY-----\nMIIEpAIBAAKCAQEA7\nabc\n-----END RSA PRIVATE KEY-----",
+        "MIIEpAIBAAKCAQEA7",
+    ),
+    "openssh": (
+        "-----BEGIN OPENSSH PRIVATE KEY-----\nb3BlbnNzaC1rZXktdjEAAAAA\n-----END OPENSSH PRIVATE KEY-----",
+        "b3BlbnNzaC1rZXk",
+    ),
+    "pgp": ("-----BEGIN PGP PRIVATE KEY BLOCK-----\n\nlQOYBF\n-----END PGP PRIVATE KEY BLOCK-----", "lQOYBF"),
+    "putty": (
+        "PuTTY-User-Key-File-2: ssh-rsa\nPrivate-Lines: 8\nAAABAQCx1234secretlines\nPrivate-MAC: deadbeef",
+        "AAABAQCx1234secretlines",
+    ),
+    "url": ("git clone https://me:hunter2x@github.com/x/y", "hunter2x"),
+    "url token": ("https://oauth2:" + LETTERS + "@gitlab.com/x.git", LETTERS),
+    "url user token": ("https://" + "ghp_" + LETTERS + "abcdefgh@github.com/x", LETTERS),
+    "mongodb": ("mongodb+srv://admin:p4ssw0rd!@cluster0.x.mongodb.net/db", "p4ssw0rd!"),
+    "redis": ("redis://:p4ssw0rd@host:6379/0", "p4ssw0rd"),
+    "postgres kv": ("host=x user=me password=p4ssw0rd dbname=d", "p4ssw0rd"),
+    "jdbc": ("jdbc:mysql://h/db?user=me&password=p4ssw0rd", "p4ssw0rd"),
+    "mssql": ("Server=x;Database=d;User Id=me;Password=p4ssw0rd;", "p4ssw0rd"),
+    "mssql pwd": ("Server=x;Uid=me;Pwd=p4ssw0rd;", "p4ssw0rd"),
+    "auth bearer": ("curl -H 'Authorization: Bearer abc123def456ghi' x", "abc123def456ghi"),
+    "auth token": ("Authorization: token abc123def456ghi", "abc123def456ghi"),
+    "proxy auth": ("Proxy-Authorization: Basic dXNlcjpwYXNz", "dXNlcjpwYXNz"),
+    "x-api-key": ("x-api-key: abc123def456", "abc123def456"),
+    "cookie": ("Cookie: session=abc123def456; theme=x", "abc123def456"),
+    "set-cookie": ("Set-Cookie: sid=abc123def456; HttpOnly", "abc123def456"),
+    "env": ("OPENAI_API_KEY=abc123def456", "abc123def456"),
+    "env export": ("export STRIPE_SECRET='abc 123 def'", "abc 123 def"),
+    "env token": ("export GITHUB_TOKEN=abc123def456", "abc123def456"),
+    "env db": ("DATABASE_URL=postgresql://u:p4ssw0rd@h/d", "p4ssw0rd"),
+    "yaml": ('  api_key: "abc123def456"\n  x: 1', "abc123def456"),
+    "sshpass": ("sshpass -p hunter2x ssh h", "hunter2x"),
+    "mysql -p": ("mysql -uroot -phunter2x db", "hunter2x"),
+    "docker login": ("docker login -u me -p hunter2x reg", "hunter2x"),
+    "curl -u": ("curl -u me:hunter2x https://h", "hunter2x"),
+    "huggingface": ("hf_" + LETTERS + "abcdef", LETTERS),
+    "twilio": ("TWILIO_AUTH_TOKEN=" + HEX[:32], HEX[:32]),
+    "sendgrid": ("SG." + LETTERS + "." + LETTERS, LETTERS),
+    "telegram": ("https://api.telegram.org/bot123456789:AAF" + LETTERS + "abcd/getMe", LETTERS),
+    "discord": ("https://discord.com/api/webhooks/123456789012345678/" + LETTERS + LETTERS, LETTERS),
+    "age": ("AGE-SECRET-KEY-1" + "QPZRY9X8GF2TVDW0S3JN54KHCE6MUA7L", "QPZRY9X8"),
+    "vault": ("hvs." + LETTERS, LETTERS),
+    "google oauth": ("ya29." + LETTERS + LETTERS, LETTERS),
+    "gcp api": ("AIza" + LETTERS + "ABCDEFG", LETTERS),
+    "private json": ('{"client_secret":"abc123def456"}', "abc123def456"),
+    "databricks": ("dapi" + HEX[:32], HEX[:32]),
+    "azure ad": ("client_secret: abc8Q~" + LETTERS + "ABCDEF", LETTERS),
+    "k8s": (
+        "users:\n- user:\n    token: abc123def456\n    client-key-data: LS0tLS1CRUdJTiBSU0E",
+        "LS0tLS1CRUdJTiBSU0E",
+    ),
+    "netrc": ("machine h login me password hunter2x", "hunter2x"),
+    "terraform": ('password = "hunter2x"', "hunter2x"),
+    "otp uri": ("otpauth://totp/x?secret=JBSWY3DPEHPK3PXP", "JBSWY3DPEHPK3PXP"),
+}
+
+
+@pytest.mark.parametrize("name", LINES)
+def test_secrets_as_they_stand_in_files_and_on_command_lines(name):
+    """Of each the secret part is gone, in plain text, in JSON, and in JSON inside JSON."""
+    text, secret = LINES[name]
+    for form in (text, json.dumps(text), json.dumps({"a": json.dumps(text)})):
+        done = redact(form)
+        assert secret not in done
+        assert redact(done) == done

@@ -117,6 +117,9 @@ class Shown:
     def __init__(self, mode):
         self.mode = mode
 
+    def name(self, name):
+        return name
+
     def target(self, name, input):  # noqa: A002
         return f"target of {name}"
 

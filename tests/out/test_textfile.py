@@ -103,3 +103,18 @@ def test_a_failed_rename_leaves_no_half_page(tmp_path, page, clock):
     with pytest.raises(OSError, match=r"a\.prom"):
         TextFile(path, page, clock).write()
     assert [entry.name for entry in tmp_path.iterdir()] == ["a.prom"]
+
+
+def test_what_was_left_unwritten_or_is_old_is_written_without_a_commit(tmp_path, page, clock):
+    """A commit in the same second as the last page, and the end of a hold."""
+    file = TextFile(tmp_path / "a.prom", page, clock)
+    assert not file.refresh()
+    assert file.write()
+    assert not file.write()
+    assert not file.refresh()
+    clock.now += SECOND
+    assert file.refresh()
+    clock.now += SECOND
+    assert not file.refresh()
+    clock.now += 15 * SECOND
+    assert file.refresh()

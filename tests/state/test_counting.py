@@ -38,7 +38,7 @@ class Counted:
 
     def count(self, *outcomes) -> dict[str, object]:
         for outcome in outcomes:
-            self.counting.count(outcome)
+            self.counting.count([outcome])
         return self.page()
 
     def page(self) -> dict[str, object]:

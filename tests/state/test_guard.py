@@ -74,6 +74,16 @@ def test_labels_have_limits_of_their_own():
     assert overflows(totals) == {"tool": 100.0, "model": 200.0}
 
 
+def test_the_user_sets_how_many_and_how_long():
+    """[limits] label_values and label_length; who runs an agent, and which, is not for records to invent."""
+    totals = Totals()
+    guard = Guard(totals, values=3, length=10)
+    for label in ("tool", "model", "project", "error_type", "window"):
+        assert len({guard.value(label, f"v{n}") for n in range(20)}) == 4
+    assert len({guard.value("user", f"v{n}") for n in range(20)}) == 20
+    assert Guard(Totals(), length=10).value("tool", "x" * 50) == "x" * 10
+
+
 def test_what_was_a_series_before_a_restart_stays_one():
     """The loaded series teach the guard their values, even if the limit is lower now."""
     totals = Totals()

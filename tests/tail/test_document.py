@@ -13,7 +13,6 @@ from msgspec import Raw, Struct
 
 from spantail.formats.row import Files, Format, Gives, Root
 from spantail.model import SECOND
-from spantail.tail import document as document_module
 from spantail.tail import identity
 from spantail.tail.document import PATIENCE, TICK, WINDOW, DocumentTail
 from spantail.tail.mend import mend
@@ -22,6 +21,7 @@ from spantail.tail.source import Source
 
 class Limits(Struct):
     record_bytes: int = 1 << 26
+    document_bytes: int = 1 << 28
 
 
 class Messages(Struct):
@@ -327,13 +327,12 @@ def test_what_a_record_keeps_is_not_the_whole_document(desk):
     assert held < 100_000
 
 
-def test_oversized_documents_and_entries_are_skipped_with_a_notice(tmp_path, monkeypatch):
+def test_oversized_documents_and_entries_are_skipped_with_a_notice(tmp_path):
     """The first without reading it, and said once while it stays so; of the second only the entry is lost."""
-    desk = Desk(tmp_path, limits=Limits(100))
+    desk = Desk(tmp_path, limits=Limits(100, 500))
     desk.write("a", "b" * 200, "c")
     assert desk.news() == ["a", "c"]
     assert desk.heard.bad == [(1, "oversized")]
-    monkeypatch.setattr(document_module, "DOCUMENT_BYTES", 500)
     for size in (600, 700):
         desk.write("d" * size)
         batch = desk.read()

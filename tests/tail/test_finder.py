@@ -1,6 +1,7 @@
 """Which files are followed, and in which order a first reading takes them."""
 
 import os
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -339,14 +340,39 @@ def test_a_name_that_is_not_utf8_is_said_and_passed_over(tmp_path):
     make(tmp_path, ".robot/projects/p/1.jsonl")
     Path(os.fsdecode(os.fsencode(tmp_path) + b"/.robot/projects/p/\xff.jsonl")).write_bytes(b"")
 
-    class Heard(list):
-        def unreadable(self, agent, path, reason):
-            self.append((agent, reason))
-
     heard = Heard()
     look = finder(tmp_path, notices=heard)
     assert len(look.scan()) == len(look.scan()) == 1
-    assert heard == [("robot", "its name is not UTF-8")]
+    assert [(agent, reason) for agent, _, reason in heard] == [("robot", "its name is not UTF-8")]
+
+
+class Heard(list):
+    def unreadable(self, agent, path, reason):
+        self.append((agent, path, reason))
+
+
+@pytest.fixture
+def as_a_stranger():
+    """Root may enter every folder, so the test is somebody else where it is root."""
+    root = os.geteuid() == 0
+    with tempfile.TemporaryDirectory() as home:  # tmp_path lies in a folder that is for its owner alone
+        Path(home).chmod(0o755)
+        yield Path(home), lambda: root and os.seteuid(65534)
+        if root:
+            os.seteuid(0)
+        Path(home, ".robot").chmod(0o700)
+
+
+def test_a_folder_that_may_not_be_entered_is_named(as_a_stranger):
+    """Once: an agent's folder of another user must not look like one that is not there."""
+    home, become_a_stranger = as_a_stranger
+    make(home, ".robot/projects/p/1.jsonl")
+    (home / ".robot").chmod(0)
+    become_a_stranger()
+    heard = Heard()
+    look = finder(home, notices=heard)
+    assert look.scan() == look.scan() == []
+    assert [(agent, path) for agent, path, _ in heard] == [("robot", f"{home}/.robot")]
 
 
 def write(home, path, text, mtime):

@@ -1,5 +1,6 @@
 """Rows become records: new ones once, changed ones again, whatever happens to the database."""
 
+import os
 import shutil
 import sqlite3
 
@@ -161,12 +162,54 @@ def test_the_budget_ends_a_read_and_a_restart_goes_on(path, agent):
 def test_a_restart_with_nothing_new_does_not_open_the_database(path, agent, monkeypatch):
     """Two stats are all that a database at rest costs."""
     write(agent, "a")
+    rested(path)
     tail, _ = tail_of(path)
     read_all(tail)
     tail.close()
     again, _ = tail_of(path, cursor=tail.cursor())
     monkeypatch.setattr(sqlite3, "connect", lambda *_, **__: pytest.fail("opened"))
     assert not again.changed()
+
+
+def test_a_commit_that_could_not_be_seen_yet_is_seen_after_a_restart(path, agent):
+    """Killed after the log was written and before its index said so: the signature is that of the commit already."""
+    tail, _ = tail_of(path)
+    write(agent, "a")
+    read_all(tail)
+    write(agent, "b")
+    tail._at.seen = row_cursor.signature(str(path))
+    again, _ = tail_of(path, cursor=tail.cursor())
+    tail.close()
+    assert again.changed()
+    assert read_all(again) == ["b"]
+    again.close()
+
+
+def test_a_commit_within_the_same_tick_is_seen_in_a_database_that_nobody_has_open(path):
+    """Its one file has the size and the time that it had before: while these are new they prove nothing."""
+    found = []
+    tail, _ = tail_of(path)
+    agent = make(path)
+    agent.close()
+    for note in "ab":
+        agent = sqlite3.connect(path, isolation_level=None)
+        write(agent, note)
+        agent.close()
+        if found:
+            seen = tail._at.seen
+            os.utime(path, ns=(seen.mtime, seen.mtime))
+            assert row_cursor.signature(str(path)) == seen
+        assert tail.changed()
+        found += keys(tail.read(PLENTY, 0))
+    assert found == ["a", "b"]
+    tail.close()
+
+
+def rested(path):
+    """As if the last write had been a while ago."""
+    for name in (path, path.with_name(path.name + "-wal")):
+        then = name.stat().st_mtime_ns - 10 * 10**9
+        os.utime(name, ns=(then, then))
 
 
 def test_a_quiet_database_is_let_go(path, agent):

@@ -1,40 +1,49 @@
-"""`spantail run`: puts the parts together, follows until stopped, leaves nothing behind unsaid."""
+"""`spantail run`: puts the parts together, follows until stopped, leaves nothing behind unsaid.
+
+Longer than 400 lines: every part is put together here, and every way to end.
+"""
 
 from __future__ import annotations
 
 import os
 import signal
-import socket
+import sqlite3
 import sys
 import time
+import uuid
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from spantail import __version__
-from spantail.budgets import Budgets
+from spantail.budgets import Budgets, earliest
 from spantail.config import Config
 from spantail.crew import hire, rare_collections
 from spantail.follow import Follow, Parts
 from spantail.followed import Sources
 from spantail.formats import TABLE
+from spantail.gauges import lag
 from spantail.groups import Groups
 from spantail.model import SECOND
 from spantail.notices import Notices
-from spantail.out.content import Content
-from spantail.out.otlp import transport, wanted
+from spantail.out import exporters
+from spantail.out.content import Content, public_name
+from spantail.out.door import Door, Web
 from spantail.out.page import ListenError, Page, PageServer
 from spantail.out.spans import Encoder
-from spantail.out.terminal import Terminal
+from spantail.out.terminal import Progress, Terminal
 from spantail.out.textfile import TextFile
 from spantail.pricing import Prices
+from spantail.remake import Remake
 from spantail.session.settle import Rules
 from spantail.state import families as f
 from spantail.state.counting import Counting
 from spantail.state.guard import Guard
 from spantail.state.hours import Hours
-from spantail.state.store import Changes, LockedError, OutboxReader, Store
+from spantail.state.schema import NewerStateError, damaged
+from spantail.state.store import LockedError, OutboxReader, Store
 from spantail.state.totals import Totals
+from spantail.tail.again import before
 from spantail.tail.finder import Finder
 from spantail.tail.open import open_tail
 from spantail.tail.source import Source, Tail
@@ -42,9 +51,10 @@ from spantail.tail.wake import open_waker
 
 if TYPE_CHECKING:
     from spantail.out.deliver import Deliverer
-    from spantail.out.otlp import Transport
+    from spantail.out.push import Push
     from spantail.tail.wake import Waker
 
+T = TypeVar("T")
 LOCKED = 75
 """EX_TEMPFAIL: another process has the state."""
 FAILED = 1
@@ -52,6 +62,9 @@ BAD_SETTING = 2
 STOP_SECONDS = 10.0
 ALIVE_SECONDS = 60
 """The loop ticks every few seconds; longer than this and /healthz says so."""
+RESCUES = 3
+"""How often a damaged state is replaced before the disk is blamed."""
+LOOK_SECONDS = 0.5
 PROGRESS_SECONDS = 30.0
 """--once gives up when the backend has taken nothing for so long."""
 
@@ -62,26 +75,61 @@ def main(
     clock: Callable[[], int] = time.time_ns,
     *,
     strict: bool = False,
+    beside: Callable[[Run], None] = lambda _run: None,
 ) -> int:
+    """`beside` is called when everything is put together, before the first file is read."""
     environ = os.environ if environ is None else environ
     try:
         store = Store(Path(config.state), clock=time.time())
     except LockedError:
         _complain(f"the state in {config.state} is in use by another spantail (see --state)")
         return LOCKED
-    except OSError as error:
-        _complain(f"cannot use the state directory {config.state}: {error.strerror or error} (see --state)")
+    except NewerStateError as error:
+        _complain(f"cannot use the state in {config.state}: {error} (see --state)")
+        return FAILED
+    except (OSError, sqlite3.Error) as error:
+        _complain(f"cannot use the state directory {config.state}: {_reason(error)} (see --state)")
         return FAILED
     try:
-        return Run(config, environ, store, clock=clock, strict=strict).go()
+        return _run(config, environ, store, clock, beside, strict=strict)
     except _SettingError as error:
         _complain(str(error))
         return BAD_SETTING
     except ListenError as error:
         _complain(str(error))
         return FAILED
+    except sqlite3.Error as error:
+        _complain(f"cannot use the state in {config.state}: {error} (see --state)")
+        return FAILED
     finally:
         store.close()
+
+
+def _run(
+    config: Config,
+    environ: Mapping[str, str],
+    store: Store,
+    clock: Callable[[], int],
+    beside: Callable[[Run], None],
+    *,
+    strict: bool,
+) -> int:
+    """Through damage of the state, as after a kill: what was not committed is read again."""
+    for _ in range(RESCUES):
+        try:
+            run = Run(config, environ, store, clock=clock, strict=strict)
+            beside(run)
+            return run.go()
+        except sqlite3.DatabaseError as error:
+            if not damaged(error):
+                raise
+            store.rescue(int(time.time()))
+    _complain(f"the state in {config.state} is damaged again and again: is the disk sound? (see --state)")
+    return FAILED
+
+
+def _reason(error: Exception) -> str:
+    return getattr(error, "strerror", None) or str(error)
 
 
 def _complain(line: str) -> None:
@@ -108,16 +156,27 @@ class Run:
         self.config = config
         self.store = store
         self.clock = clock
-        self.totals = Totals(hold=config.new_series_hold, on_shown=self._shown)
+        traced = _asked(exporters.traces, environ)
+        self.shows = "prometheus" in _asked(exporters.metrics, environ)
+        interval = _asked(exporters.push_interval, environ)
+        # A push at an interval longer than the hold would never show the zero.
+        hold = config.new_series_hold and max(config.new_series_hold, interval * 3 // 2)
+        self.totals = Totals(hold=hold, on_shown=self._shown)
         hours = Hours()
-        guard = Guard(self.totals)
+        limits = config.limits
+        guard = Guard(self.totals, values=limits.label_values, length=limits.label_length, redact=public_name)
         self.notices = Notices(
             self._count, terminal=sys.stderr.isatty(), form=config.log_format, strict=strict
         )
-        if store.set_aside is not None:
-            self.notices.state_set_aside(str(store.set_aside))
+        if store.rescued is not None:
+            self.notices.state_set_aside(store.rescued.aside, store.rescued.kept)
+            store.rescued = None
         self.created = int(store.meta("created") or clock())
-        self.floor = floor = self._floor()
+        self.instance = store.meta("instance") or str(uuid.uuid4())
+        self.floor = self._floor()
+        # What began before that was counted by a state that is lost.
+        counted = int(store.meta("counted") or 0)
+        floor = max(self.floor, counted)
         prices = Prices(config.prices)
         cost = prices.saying(self.notices.unpriced_model)
         rules = Rules(
@@ -125,9 +184,18 @@ class Run:
             idle=config.idle,
             stale=config.stale,
             since=floor,
+            sums=max(counted, first) if (first := earliest(config.budgets, clock())) else 0,
             keep_content=config.content != "none",
         )
-        groups = Groups(store, rules, cost, config.project_name, guard, prices.context_limit)
+        groups = Groups(
+            store,
+            rules,
+            cost,
+            config.project_name,
+            guard,
+            prices.context_limit,
+            config.limits.open_sessions,
+        )
         self.finder = Finder(
             TABLE,
             config.homes,
@@ -139,20 +207,20 @@ class Run:
             notices=self.notices,
         )
         encoder = None
-        if self._traced(environ):
-            encoder = Encoder(__version__, _resource(environ), Content(config.content))
+        if traced:
+            encoder = Encoder(__version__, exporters.trace_resource(environ), Content(config.content))
         crew = None
         if store.meta("backlog") != "done" and not store.cursors():
             # Now or never: a process with threads cannot be forked.
             crew = hire(config, rules, clock, self.finder, encoder, store.descriptors())
-        self.transport = self._transport(environ)
+        self.transport = _asked(exporters.trace_transport, environ)
 
         def tail(source: Source, cursor: bytes | None) -> Tail:
             return open_tail(source, cursor, self.notices, config.limits, self.finder.beside)
 
-        sources = Sources(store.cursors(), tail, floor)
+        sources = Sources(store.cursors(), tail, rules.reach)
         self.waker: Waker = waker or open_waker(
-            lambda: [followed.source.path for followed in sources.all()],
+            self.finder.looked_at,
             self.finder.may_hold,
             self.notices,
             poll=None if config.poll is None else config.poll / SECOND,
@@ -162,6 +230,7 @@ class Run:
             guard.learn(label, value)
         self.page = Page(self.totals, static_labels=config.labels, created=config.created, clock=clock)
         self.textfile = TextFile(Path(config.textfile), self.page) if config.textfile else None
+        self.push = self._push(environ, interval)
         self.deliverer: Deliverer | None = None
         budgets = Budgets(config.budgets, store)
         terminal = Terminal(sys.stdout, trace_url=config.trace_url)
@@ -179,22 +248,35 @@ class Run:
                 clock=clock,
                 encoder=encoder,
                 crew=crew,
-                shown=terminal.turns if sys.stdout.isatty() else self.notices.turns,
+                remake=Remake(
+                    sources,
+                    groups.of,
+                    groups.left,
+                    lambda s, c: before(s, c, config.limits, self.finder.beside),
+                ),
+                shown=terminal.turns
+                if sys.stdout.isatty() and "console" not in traced
+                else self.notices.turns,
                 committed=self._committed,
+                stepped=lambda: self._write(TextFile.refresh),
                 outbox_limit=config.limits.outbox_bytes,
                 budgets=lambda now, changed: budgets.gauges(now, changed=changed),
                 constant={
                     f.BUILD_INFO: {(__version__,): 1.0},
                     f.STATE_CREATED: {(): self.created / SECOND},
                 },
-                progress=_Progress().show,
+                progress=Progress().show,
             )
         )
+        self.totals.live(f.LAG, lambda now: lag(self.follow, now))
         if self.transport is not None:
             from spantail.out.deliver import Deliverer
 
             self.deliverer = Deliverer(
-                self.transport, OutboxReader(store.path), self.follow.acked, self.notices
+                self.transport,
+                OutboxReader(store.path, self.follow.damaged),
+                self.follow.acked,
+                self.notices,
             )
             self.follow.parts.deliverer = self.deliverer
 
@@ -213,6 +295,8 @@ class Run:
         finally:
             if server is not None:
                 server.close()
+            if self.deliverer is not None:
+                self.deliverer.stop(0.0)
             self.waker.close()
 
     def begin(self) -> None:
@@ -222,7 +306,9 @@ class Run:
         if self.deliverer is not None:
             self.deliverer.start()
             self.deliverer.wake()
-        self.store.commit(self._beginning(), self.clock())
+        self.follow.note("created", str(self.created))
+        self.follow.note("floor", str(self.floor))
+        self.follow.note("instance", self.instance)
         self.notices.started(__version__, self.config.state, len(TABLE))
         self.totals.first_backlog(self.store.meta("backlog") != "done")
         with rare_collections():
@@ -234,16 +320,20 @@ class Run:
         if self.config.listen is None or self.config.once:
             return None
         host, port = self.config.listen
-        server = PageServer(host, port, self.page, ready=self._ready, alive=self._alive)
+        door = Door(self.config.web or Web(), self.notices.certificate_failed)
+        server = PageServer(
+            host, port, self.page, ready=self._ready, alive=self._alive, metrics=self.shows, door=door
+        )
         server.start()
-        self.notices.listening(f"{host}:{server.port}")
+        path = "/metrics" if self.shows else "/healthz"
+        self.notices.listening(f"{host}:{server.port}", path, door.scheme)
         return server
 
     def _once(self) -> int:
         """Everything there is, delivered and acknowledged."""
         delivered = self._deliver_all()
         self.follow.commit()
-        self._page_out()
+        pushed = self._show_last(PROGRESS_SECONDS)
         if self.follow.stuck:
             _complain(f"the state could not be written: {self.follow.stuck}")
             return FAILED
@@ -252,17 +342,22 @@ class Run:
                 f"{self.store.waiting_spans} spans could not be delivered; they wait in the state for the next run"
             )
             return FAILED
+        if not pushed:
+            _complain("the metrics could not be pushed; the next run pushes them")
+            return FAILED
         return 0
 
     def _deliver_all(self) -> bool:
         if self.deliverer is None:
             return True
-        left = self.store.waiting_spans
-        while not self.deliverer.wait_idle(PROGRESS_SECONDS):
+        left, since = self.store.waiting_spans, time.monotonic()
+        while not self.deliverer.wait_idle(LOOK_SECONDS):
             self.follow.commit()
-            if self.store.waiting_spans >= left or self.follow.stopping:
+            waiting = self.store.waiting_spans
+            if waiting < left:
+                left, since = waiting, time.monotonic()
+            elif not waiting or self.follow.stopping or time.monotonic() - since > PROGRESS_SECONDS:
                 return False
-            left = self.store.waiting_spans
         self.deliverer.stop(1.0)
         return True
 
@@ -271,22 +366,39 @@ class Run:
         if self.deliverer is not None:
             self.deliverer.stop(STOP_SECONDS - 2)
         self.follow.commit()
-        self._page_out()
+        self._show_last(2.0)
         self.notices.stopped(self.store.waiting_spans)
         return 0
 
-    def _page_out(self) -> None:
-        if self.textfile is not None:
+    def _show_last(self, patience: float) -> bool:
+        """The totals of the last commit, to those who do not come for them. Whether they were pushed."""
+        if self.textfile is not None and self.follow.backlog_done:
             self.page.open()
-            self.textfile.write(now=True)
+            self._write(lambda file: file.write(now=True))
+        pushed = True
+        if self.push is not None and self.follow.backlog_done:
+            pushed = self.push.stop(patience)
+        if self.totals.pending():  # what was shown for the first time, or its hold would never end
+            self.follow.commit()
+        return pushed
 
     # ---------------------------------------------------------------------- what others ask
 
     def _committed(self) -> None:
         if self.follow.backlog_done and not self.page.is_open:
             self.page.open()
-        if self.textfile is not None and self.page.is_open:
-            self.textfile.write()
+            if self.push is not None and not self.config.once:
+                self.push.start()
+        self._write(TextFile.write)
+
+    def _write(self, how: Callable[[TextFile], bool]) -> None:
+        if self.textfile is None or not self.page.is_open:
+            return
+        try:
+            if how(self.textfile):
+                self.notices.textfile_written()
+        except OSError as error:
+            self.notices.textfile_failed(str(self.config.textfile), _reason(error))
 
     def _shown(self) -> None:
         self.follow.poke()
@@ -306,8 +418,17 @@ class Run:
 
     # -------------------------------------------------------------------------------- set-up
 
-    def _beginning(self) -> Changes:
-        return Changes(meta={"created": str(self.created), "floor": str(self.floor)})
+    def _push(self, environ: Mapping[str, str], interval: int) -> Push | None:
+        transport = _asked(exporters.push_transport, environ)
+        if transport is None:
+            return None
+        from spantail.out.points import Points
+        from spantail.out.push import Push
+
+        resource = exporters.metric_resource(environ, self.instance, __version__)
+        points = Points(resource, __version__, self.created, self.config.labels)
+        self.notices.pushing(interval / SECOND)
+        return Push(transport, interval, self.totals, points, self.notices, clock=self.clock)
 
     def _floor(self) -> int:
         """--since as a time. A later start never reaches back less far than an earlier one did, so
@@ -317,49 +438,10 @@ class Run:
         stored = self.store.meta("floor")
         return wanted if stored is None else min(wanted, int(stored))
 
-    @staticmethod
-    def _traced(environ: Mapping[str, str]) -> bool:
-        try:
-            return wanted(environ)
-        except ValueError as error:
-            raise _SettingError(str(error)) from error
 
-    @staticmethod
-    def _transport(environ: Mapping[str, str]) -> Transport | None:
-        try:
-            return transport(environ)
-        except ValueError as error:
-            raise _SettingError(str(error)) from error
-
-
-def _resource(environ: Mapping[str, str]) -> dict[str, str]:
-    """What the user adds by OTEL_RESOURCE_ATTRIBUTES wins over what we know."""
-    resource = {"service.namespace": "coding-agents", "host.name": socket.gethostname()}
-    from urllib.parse import unquote
-
-    for pair in environ.get("OTEL_RESOURCE_ATTRIBUTES", "").split(","):
-        key, _, value = pair.partition("=")
-        if key.strip() and value:
-            resource[key.strip()] = unquote(value.strip())
-    return resource
-
-
-class _Progress:
-    """A bar on the terminal while a long backlog is taken."""
-
-    def __init__(self) -> None:
-        self._terminal = sys.stderr.isatty()
-        self._at = -1
-
-    def show(self, done: int, total: int) -> None:
-        if not self._terminal or total < 50_000_000:
-            return
-        percent = min(100, done * 100 // total)
-        if percent == self._at:
-            return
-        self._at = percent
-        bar = "#" * (percent * 30 // 100)
-        sys.stderr.write(f"\rbacklog [{bar:<30}] {percent:3d}%  {done >> 20} of {total >> 20} MiB")
-        if percent == 100:
-            sys.stderr.write("\n")
-        sys.stderr.flush()
+def _asked(question: Callable[[Mapping[str, str]], T], environ: Mapping[str, str]) -> T:
+    """What a standard variable says."""
+    try:
+        return question(environ)
+    except ValueError as error:
+        raise _SettingError(str(error)) from error

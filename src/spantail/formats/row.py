@@ -110,5 +110,7 @@ class Format(Struct, frozen=True):
     """The versions it was recorded with."""
     roots_setting: str = ""
     """Name of the setting that adds folders like the first root."""
+    demo: str = ""
+    """Name of the module that writes made-up sessions (see actor), if there is one; imported when asked for."""
     shape: int = 1
     """Raised when the readers' memory changes its meaning."""

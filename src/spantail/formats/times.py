@@ -7,6 +7,8 @@ from datetime import UTC, datetime
 LATEST = 1 << 62
 """A time beyond this (the year 2116) is no time; it would not fit into what stores it."""
 
+_EPOCH = datetime.fromtimestamp(0, UTC)
+
 
 def iso_ns(text: str) -> int:
     """ISO 8601 with `Z`, an offset or none (then UTC); milli- or microseconds."""
@@ -14,8 +16,10 @@ def iso_ns(text: str) -> int:
         moment = datetime.fromisoformat(text)
         if moment.tzinfo is None:
             moment = moment.replace(tzinfo=UTC)
-        time = round(moment.timestamp() * 1e6) * 1000
-    except (ValueError, OverflowError, OSError):
+        # In whole numbers: exact, and faster than by `timestamp()`.
+        since = moment - _EPOCH
+        time = ((since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds) * 1000
+    except (ValueError, OverflowError):
         return 0
     return time if 0 < time < LATEST else 0
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping
+from functools import lru_cache
 from typing import Any, Final, Literal
 
 import msgspec
@@ -23,6 +24,8 @@ Fields = Mapping[str, Any]
 
 TARGET_LENGTH: Final = 200
 TEXT_LENGTH: Final = 8192
+_LONGEST_NAME: Final = 4096
+"""Longer than any name or path that is sent."""
 _ELLIPSIS: Final = "…"
 _WORD_SIGNS: Final = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-.~+/="
 
@@ -51,11 +54,20 @@ _TASK: Final = ("description", "task", "message", "instructions", "prompt")
 _WRITTEN: Final = ("content", "contents", "text", "file_text")
 
 
+@lru_cache(maxsize=4096)
+def public_name(name: str) -> str:
+    """A name from a record (of a tool, model, project, branch) as it may be shown: whatever the mode, it leaves the
+    machine, and a server or a script may have put a secret into it. Few names come again and again."""
+    return redact(name[:_LONGEST_NAME])
+
+
 class Content:
-    """Implements what the encoder asks: `mode`, `target`, `text`."""
+    """Implements what the encoder asks: `mode`, `name`, `target`, `text`."""
 
     def __init__(self, mode: Mode = "none") -> None:
         self.mode: Final = mode
+
+    name = staticmethod(public_name)
 
     def target(self, name: str, input: Raw | None) -> str:  # noqa: A002 - the word of the model
         """What a tool call was about, in a line; "" where there is nothing to say."""

@@ -83,11 +83,7 @@ class Writer:
         return begun
 
     def _labels(self, family: Family, labels: Labels) -> str:
-        text = ",".join(
-            f'{name}="{_escape(value)}"'
-            for name, value in zip(family.labels, labels, strict=True)
-            if value or name != "user"  # empty with one home, which is the same as not there
-        )
+        text = ",".join(f'{name}="{_escape(value)}"' for name, value in family.named(labels))
         return (text + self._static).removeprefix(",") if family.about_agents else text
 
 

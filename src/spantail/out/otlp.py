@@ -1,4 +1,4 @@
-"""The way to the trace backend: bytes go out, a verdict comes back.
+"""The way to the backend of traces or metrics: bytes go out, a verdict comes back.
 
 The standard variables (`OTEL_EXPORTER_OTLP_*`) mean here what they mean to every other program
 with OpenTelemetry, because a stock exporter resolves them: over HTTP it is asked to export
@@ -7,11 +7,14 @@ timeout) is kept and sent again with our bodies; over gRPC its channel is used. 
 judged here: the stock exporters take a partial rejection and a redirect for success.
 
 A verdict never holds the value of a header: its message goes to logs.
+
+Longer than 400 lines because the two protocols judge by the same words, which stand between them.
 """
 
 from __future__ import annotations
 
 import gzip
+import logging
 import os
 import re
 import ssl
@@ -22,13 +25,14 @@ from urllib.parse import urlsplit
 
 from msgspec import Struct
 
+from spantail.out.signals import Signal
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
 Kind = Literal["delivered", "partial", "retry", "refused", "too_large", "auth"]
 
 _BASE: Final = "OTEL_EXPORTER_OTLP_"
-_METHOD: Final = "/opentelemetry.proto.collector.trace.v1.TraceService/Export"
 _ADDRESS_AT_FAULT: Final = frozenset({404, 405, 406, 407, 410, 411, 415, 421, 426})
 """4xx that speak of the address or the way, not of these spans: dropping spans would not help."""
 _TOO_LARGE: Final = re.compile(r"larger than max|exceeds maximum size|length too large", re.IGNORECASE)
@@ -38,7 +42,7 @@ _MESSAGE_LENGTH: Final = 200
 class Verdict(Struct, frozen=True):
     """What became of a request.
 
-    `delivered` and `partial` are final: the backend has it, but for `rejected` spans. `retry` and
+    `delivered` and `partial` are final: the backend has it, but for `rejected` spans or points. `retry` and
     `auth` say that the same bytes may be taken later. `refused` and `too_large` say that they
     will not, so smaller requests have to find out which part is at fault.
     """
@@ -50,43 +54,33 @@ class Verdict(Struct, frozen=True):
 
 
 class Transport(Protocol):
-    """Sends a serialized ExportTraceServiceRequest. Never raises for what a backend does."""
+    """Sends a serialized export request. Never raises for what a backend does."""
 
     def send(self, request: bytes) -> Verdict: ...
 
     def close(self) -> None: ...
 
 
-def wanted(environ: Mapping[str, str]) -> bool:
-    """Whether traces are to be sent: an endpoint is set, or the exporter is named."""
-    chosen = [word.strip().lower() for word in environ.get("OTEL_TRACES_EXPORTER", "").split(",")]
-    chosen = [word for word in chosen if word]
-    if unknown := set(chosen) - {"otlp", "none", "console"}:
-        raise ValueError(f"OTEL_TRACES_EXPORTER: otlp or none, not {min(unknown)!r}")
-    if chosen:
-        return "otlp" in chosen
-    return bool(environ.get(f"{_BASE}TRACES_ENDPOINT") or environ.get(f"{_BASE}ENDPOINT"))
+def transport(environ: Mapping[str, str], signal: Signal, longest: float | None = None) -> Transport:
+    """What the standard variables ask for; a request takes at most `longest` seconds, if given.
 
-
-def transport(environ: Mapping[str, str]) -> Transport | None:
-    """What the standard variables ask for; None if traces are not to be sent.
-
-    The stock exporters read `os.environ`, so `environ` is that; it decides only whether, and by
-    which protocol. A bad value is a ValueError of one line.
+    The stock exporters read `os.environ`, so `environ` is that; it decides only by which protocol.
+    A bad value is a ValueError of one line.
     """
-    if not wanted(environ):
-        return None
-    endpoint = environ.get(f"{_BASE}TRACES_ENDPOINT") or environ.get(f"{_BASE}ENDPOINT")
-    protocol = _setting(environ, "PROTOCOL").strip() or _usual_protocol(endpoint or "")
+    endpoint = _setting(environ, signal, "ENDPOINT")
+    protocol = _setting(environ, signal, "PROTOCOL").strip() or _usual_protocol(endpoint)
     if protocol not in {"grpc", "http/protobuf"}:
         raise ValueError(f"OTEL_EXPORTER_OTLP_PROTOCOL: grpc or http/protobuf, not {protocol!r}")
     if protocol == "http/protobuf" and endpoint and not re.match(r"https?://[^/]", endpoint, re.IGNORECASE):
         raise ValueError(
             f"OTEL_EXPORTER_OTLP_ENDPOINT: begins with http:// or https://, not {_public(endpoint)!r}"
         )
-    _check_certificates(environ)
+    _check_headers(environ, signal)
+    _check_certificates(environ, signal)
     try:
-        return _Grpc(environ) if protocol == "grpc" else _Http()
+        if protocol == "grpc":
+            return _Grpc(environ, signal, longest)
+        return _Http(signal, longest)
     except (ValueError, RuntimeError, OSError) as error:
         raise ValueError(f"OTLP: {_one_line(str(error))}") from None
 
@@ -96,14 +90,39 @@ def _usual_protocol(endpoint: str) -> str:
     return "grpc" if endpoint.rstrip("/").endswith(":4317") else "http/protobuf"
 
 
-def _setting(environ: Mapping[str, str], name: str, default: str = "") -> str:
-    return environ.get(f"{_BASE}TRACES_{name}") or environ.get(f"{_BASE}{name}") or default
+def _setting(environ: Mapping[str, str], signal: Signal, name: str) -> str:
+    return environ.get(f"{_BASE}{signal.name}_{name}") or environ.get(f"{_BASE}{name}") or ""
 
 
-def _check_certificates(environ: Mapping[str, str]) -> None:
+def _check_headers(environ: Mapping[str, str], signal: Signal) -> None:
+    """By the stock parser, which warns of what it cannot use, with the value in the warning: what is secret would be
+    in the log, and a backend would refuse everything for want of it."""
+    from opentelemetry.util import re as stock
+
+    warned: list[logging.LogRecord] = []
+
+    def keep(record: logging.LogRecord) -> bool:
+        warned.append(record)
+        return False
+
+    logger = logging.getLogger(stock.__name__)
+    logger.addFilter(keep)
+    try:
+        for name in (f"{_BASE}HEADERS", f"{_BASE}{signal.name}_HEADERS"):
+            stock.parse_env_headers(environ.get(name, ""), liberal=True)
+            if warned:
+                raise ValueError(
+                    f"{name}: must be pairs like authorization=Bearer%20abc, with commas between them"
+                )
+    finally:
+        logger.removeFilter(keep)
+
+
+def _check_certificates(environ: Mapping[str, str], signal: Signal) -> None:
     """Finds at start what would else fail with each request, or (gRPC) not be noticed at all."""
-    authority = _setting(environ, "CERTIFICATE")
-    chain, key = _setting(environ, "CLIENT_CERTIFICATE"), _setting(environ, "CLIENT_KEY")
+    authority = _setting(environ, signal, "CERTIFICATE")
+    chain = _setting(environ, signal, "CLIENT_CERTIFICATE")
+    key = _setting(environ, signal, "CLIENT_KEY")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     if authority and not Path(authority).is_dir():
         try:
@@ -161,7 +180,7 @@ def _scrubber(headers: Iterable[tuple[str, str]]) -> Callable[[str], str]:
     return scrub
 
 
-def _accepted(body: bytes, as_json: bool = False) -> Verdict:
+def _accepted(body: bytes, signal: Signal, as_json: bool = False) -> Verdict:
     """The verdict on a 2xx or OK answer: all of it, but for what it says was rejected."""
     if not body:
         return Verdict("delivered")
@@ -171,18 +190,19 @@ def _accepted(body: bytes, as_json: bool = False) -> Verdict:
 
         try:
             said = orjson.loads(body).get("partialSuccess") or {}
-            rejected, message = int(said.get("rejectedSpans") or 0), str(said.get("errorMessage") or "")
+            rejected = int(said.get(signal.rejected_json) or 0)
+            message = str(said.get("errorMessage") or "")
         except (ValueError, TypeError, AttributeError):
             return Verdict("delivered")
     else:
         from google.protobuf.message import DecodeError
-        from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
 
         try:
-            answer = ExportTraceServiceResponse.FromString(body)
+            answer = signal.answer().FromString(body)
         except DecodeError:  # some proxies add a page of their own to a 200
             return Verdict("delivered")
-        rejected, message = answer.partial_success.rejected_spans, answer.partial_success.error_message
+        rejected = getattr(answer.partial_success, signal.rejected)
+        message = answer.partial_success.error_message
     return Verdict("partial" if rejected > 0 else "delivered", max(rejected, 0), message)
 
 
@@ -192,9 +212,8 @@ def _accepted(body: bytes, as_json: bool = False) -> Verdict:
 class _Http:
     """The request that the stock exporter makes, with other bodies, over one kept connection."""
 
-    def __init__(self) -> None:
+    def __init__(self, signal: Signal, longest: float | None) -> None:
         import requests
-        from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 
         asked: list[tuple[requests.PreparedRequest, dict[str, Any]]] = []
 
@@ -206,22 +225,24 @@ class _Http:
 
         self._session = requests.Session()
         self._session.send = keep  # type: ignore[method-assign]
-        OTLPSpanExporter(session=self._session).export([])
+        signal.http()(session=self._session).export(signal.nothing())
         del self._session.send
         if not asked:
-            raise ValueError(f"not an address: {_public(_setting(os.environ, 'ENDPOINT'))!r}")
+            raise ValueError(f"not an address: {_public(_setting(os.environ, signal, 'ENDPOINT'))!r}")
         self._request, self._options = asked[0]
         # The stock exporter says what is left of its timeout, some microseconds less.
         timeout = float(self._options["timeout"])
         if timeout <= 0:
             raise ValueError("OTEL_EXPORTER_OTLP_TIMEOUT: more than 0 seconds")
-        self._options["timeout"] = round(timeout, 2) or timeout
+        timeout = round(timeout, 2) or timeout
+        self._options["timeout"] = timeout if longest is None else min(timeout, longest)
         self._options["allow_redirects"] = False
         encoding = self._request.headers.get("Content-Encoding", "")
         compressions: dict[str, Callable[[bytes], bytes]] = {"gzip": _gzip, "deflate": zlib.compress}
         self._compress = compressions.get(encoding)
         self._where = _public(str(self._request.url))
         self._scrub = _scrubber(self._request.headers.items())
+        self._signal = signal
         self._failures = requests.RequestException
         self._lost = requests.ConnectionError
         self._slow = requests.Timeout
@@ -246,7 +267,9 @@ class _Http:
     def _judge(self, answer: Any) -> Verdict:
         status = answer.status_code
         if 200 <= status < 300:
-            verdict = _accepted(answer.content, "json" in answer.headers.get("Content-Type", ""))
+            verdict = _accepted(
+                answer.content, self._signal, "json" in answer.headers.get("Content-Type", "")
+            )
             return Verdict(verdict.kind, verdict.rejected, self._scrub(verdict.message))
         message = f"{self._where}: {status} {self._scrub(answer.reason or '')}".rstrip()
         if said := self._scrub(_error_text(answer)):
@@ -313,18 +336,20 @@ def _retry_after(value: str | None) -> float | None:
 class _Grpc:
     """The stock exporter's channel, headers and timeout; bytes in, bytes out."""
 
-    def __init__(self, environ: Mapping[str, str]) -> None:
+    def __init__(self, environ: Mapping[str, str], signal: Signal, longest: float | None) -> None:
         import grpc
-        from opentelemetry.exporter.otlp.proto.grpc import exporter, trace_exporter
+        from opentelemetry.exporter.otlp.proto.grpc import exporter
 
         # `none` is a value of the specification that the stock exporter refuses.
-        plain = _setting(environ, "COMPRESSION").strip().lower() == "none"
+        plain = _setting(environ, signal, "COMPRESSION").strip().lower() == "none"
         compression = grpc.Compression.NoCompression if plain else None
 
         def connect() -> Any:
-            return trace_exporter.OTLPSpanExporter(compression=compression)
+            return signal.grpc()(compression=compression)
 
         self._grpc = grpc
+        self._signal = signal
+        self._longest = longest
         self._connect = connect
         try:
             self._open()
@@ -335,20 +360,22 @@ class _Grpc:
     def _open(self) -> None:
         self._stock = self._connect()
         # Without serializers: bytes as they are.
-        self._call = self._stock._channel.unary_unary(_METHOD)  # noqa: SLF001
+        self._call = self._stock._channel.unary_unary(self._signal.method)  # noqa: SLF001
 
     def send(self, request: bytes) -> Verdict:
         stock = self._stock
+        timeout = stock._timeout if self._longest is None else min(stock._timeout, self._longest)  # noqa: SLF001
         try:
-            answer = self._call(request, metadata=stock._headers, timeout=stock._timeout)  # noqa: SLF001
+            answer = self._call(request, metadata=stock._headers, timeout=timeout)  # noqa: SLF001
         except self._grpc.RpcError as error:
             return self._judge(error)
-        verdict = _accepted(answer)
+        verdict = _accepted(answer, self._signal)
         return Verdict(verdict.kind, verdict.rejected, self._scrub(verdict.message))
 
     def _judge(self, error: Any) -> Verdict:
         codes, code, details = self._grpc.StatusCode, error.code(), error.details() or ""
-        message = f"{self._stock._endpoint}: {code.name}: {self._scrub(details)}"  # noqa: SLF001
+        where = self._stock._endpoint.rpartition("@")[2]  # noqa: SLF001 - without a password in it
+        message = f"{where}: {code.name}: {self._scrub(details)}"
         if code is codes.UNAVAILABLE:
             # A channel waits longer and longer before it connects again; a new one does not.
             self.close()

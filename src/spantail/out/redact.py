@@ -62,6 +62,10 @@ _TOKENS: Final = tuple(
         ("dckr_pat_", r"dckr_pat_[A-Za-z0-9_-]{16,}"),
         ("sbp_", _edge("sbp_") + r"[a-f0-9]{24,}"),
         ("AGE-SECRET-KEY-", r"AGE-SECRET-KEY-[A-Z0-9]{20,}"),
+        ("api.telegram.org", r"bot[0-9]{6,12}:[A-Za-z0-9_-]{20,}"),
+        (":AA", r":AA[A-Za-z0-9_-]{32,}"),  # Telegram
+        ("/webhooks/", r"webhooks/[0-9]{10,22}/[A-Za-z0-9_-]{20,}"),  # Discord
+        ("LS0tLS1CRUdJTi", r"LS0tLS1CRUdJTi[A-Za-z0-9+/=]{4,}"),  # a PEM block in base64, as in a kubeconfig
         ("eyJ", r"eyJ[A-Za-z0-9_-]{12,}(?:\.[A-Za-z0-9_-]++){0,4}"),  # JWT, also a part of one
     )
 )
@@ -104,6 +108,16 @@ _SCHEME: Final = re.compile(
 _URL: Final = re.compile(r"://[^\s/@:\"'\\]{0,200}:()[^\s/@\"'\\]{1,400}(?=@)")
 _SIGNATURE: Final = re.compile(r"[?&](?:x-amz-|x-goog-)?sig(?:nature)?=()[^&\s\"'\\\[]++")
 
+_REST: Final = r"[\"']?()[^\s\"'\\\[]++"
+_NPM: Final = re.compile(r"_auth\s{0,2}=\s{0,2}" + _REST)
+_NETRC: Final = re.compile(r"login\s{1,4}[^\s]{1,100}\s{1,4}password\s{1,4}" + _REST)
+_SHORT: Final = re.compile(r"sshpass\s{1,4}-p\s{0,4}" + _REST)
+_MYSQL: Final = re.compile(
+    r"mysql(?:dump|admin|import)?\s(?:[^\s-][^\s]{0,60}\s|-[^p\s][^\s]{0,60}\s){0,6}-p" + _REST
+)
+_LOGIN: Final = re.compile(r"login\s(?:[^\s]{1,100}\s){0,6}?-p\s{1,4}" + _REST)
+_PUTTY: Final = re.compile(r"private-lines:\s{0,2}()(?:(?!private-mac)[\s\S]){1,20000}+")
+
 _WORDS: Final = ("key", "pass", "pwd", "secret", "token", "authoriz", "credential", "connection", "cookie")
 _PLAIN: Final = (
     (("://",), _URL),
@@ -112,6 +126,12 @@ _PLAIN: Final = (
     (_WORDS, _FLAG),
     (("-u",), _USER),
     (("bearer", "basic"), _SCHEME),
+    (("_auth",), _NPM),
+    (("login",), _NETRC),
+    (("sshpass",), _SHORT),
+    (("mysql",), _MYSQL),
+    (("login",), _LOGIN),
+    (("private-lines",), _PUTTY),
 )
 # What one pattern took away can let another one see its secret; so until nothing changes any more.
 _PASSES: Final = 8

@@ -49,6 +49,10 @@ class ContentView(Protocol):
     @property
     def mode(self) -> ContentMode: ...
 
+    def name(self, name: str, /) -> str:
+        """A name from a record, without what looks like a secret in it."""
+        ...
+
     def target(self, name: str, input: Raw | None) -> str:  # noqa: A002
         """A short summary of a tool call's input."""
         ...
@@ -63,6 +67,9 @@ class NoContent:
 
     mode: ContentMode = "none"
 
+    def name(self, name: str, /) -> str:
+        return name
+
     def target(self, name: str, input: Raw | None) -> str:  # noqa: A002, ARG002
         return ""
 
@@ -76,11 +83,14 @@ _fixed64 = Packing("<BQ").pack
 _double = Packing("<d").pack
 _LAST: Final = [bytes([byte]) for byte in range(128)]
 _MORE: Final = [bytes([byte | 0x80]) for byte in range(128)]
+_SHORT: Final = 0x800
+_VARINT: Final = [*_LAST, *(_MORE[n & 0x7F] + _LAST[n >> 7] for n in range(0x80, _SHORT))]
+"""Sizes of spans and most token counts."""
 
 
 def _varint(number: int) -> bytes:
-    if number < 0x80:
-        return _LAST[number]
+    if number < _SHORT:
+        return _VARINT[number]
     if number < 0x4000:
         return _MORE[number & 0x7F] + _LAST[number >> 7]
     if number < 0x200000:
@@ -154,10 +164,13 @@ def _number(key: str) -> Callable[[int], bytes]:
         b"J" + _varint(len(field) + 3 + size) + field + b"\x12" + _varint(1 + size) + b"\x18"
         for size in range(11)
     ]
-    varint, slow = _varint, _int64
+    short, varint, slow = _VARINT, _varint, _int64
 
     def encode(number: int) -> bytes:
-        body = varint(number) if 0 <= number <= _INT64_MAX else slow(number)
+        if 0 <= number < _SHORT:
+            body = short[number]
+        else:
+            body = varint(number) if 0 <= number <= _INT64_MAX else slow(number)
         return heads[len(body)] + body
 
     return encode
@@ -216,6 +229,7 @@ _output_tokens = _number("gen_ai.usage.output_tokens")
 _cache_read_tokens = _number("gen_ai.usage.cache_read.input_tokens")
 _cache_creation_tokens = _number("gen_ai.usage.cache_creation.input_tokens")
 _cache_write_tokens = _number("gen_ai.usage.cache_write.input_tokens")
+_NOTHING_WRITTEN: Final = _cache_creation_tokens(0) + _cache_write_tokens(0)
 _reasoning_tokens = _number("gen_ai.usage.reasoning.output_tokens")
 _usage_final = (_fixed("coding_agent.usage.final", False), _fixed("coding_agent.usage.final", True))
 _cost = _real("coding_agent.cost.usd")
@@ -299,10 +313,15 @@ def _shared(provider: str, conversation: str, agent: str) -> bytes:
     )
 
 
-def _failure(thing: Settled, default: str, phrase: str) -> bytes:
+def _written(tokens: int) -> bytes:
+    """By the older name and by the newer one."""
+    return _cache_creation_tokens(tokens) + _cache_write_tokens(tokens)
+
+
+def _failure(thing: Settled, default: str, phrase: str, name: Callable[[str], str]) -> bytes:
     """error.type and the status; success says nothing. The description is never content."""
     if thing.status == "error":
-        kind = thing.error_type or default
+        kind = name(thing.error_type) or default
         phrase = _PHRASES.get(kind, phrase)
     else:
         kind = "interrupted"
@@ -329,13 +348,16 @@ def _time(tag: int, time: int) -> bytes:
     return _fixed64(tag, min(max(time, 0), _UINT64_MAX))
 
 
-def _events(events: Iterable[SpanEvent]) -> bytes:
+def _events(events: Iterable[SpanEvent], name: Callable[[str], str]) -> bytes:
     return b"".join(
         _field(
             0x5A,
             _time(0x09, event.time)
             + _field(0x12, _utf8(event.name, NAME_LENGTH))
-            + b"".join(_attribute(0x1A, key, _value(value)) for key, value in event.attrs.items()),
+            + b"".join(
+                _attribute(0x1A, key, _value(name(value) if isinstance(value, str) else value))
+                for key, value in event.attrs.items()
+            ),
         )
         for event in events
     )
@@ -358,6 +380,7 @@ class Encoder:
         self, scope_version: str, resource: Mapping[str, str], content: ContentView | None = None
     ) -> None:
         self._content: ContentView = content if content is not None else NoContent()
+        self._name = self._content.name
         self._scope = _field(0x0A, _field(0x0A, b"spantail") + _field(0x12, scope_version.encode()))
         self._resource = b"".join(
             _attribute(0x0A, key, _value(value)) for key, value in resource.items() if key != "service.name"
@@ -376,7 +399,8 @@ class Encoder:
             spans = by_agent.get(agent)
             if spans is None:
                 spans = by_agent[agent] = []
-            spans += (b"\x12", _varint(len(body)), body)
+            size = len(body)
+            spans += (b"\x12", _VARINT[size] if size < _SHORT else _varint(size), body)
         return b"".join(self._resource_spans(agent, spans) for agent, spans in by_agent.items())
 
     def _resource_spans(self, agent: str, spans: list[bytes]) -> bytes:
@@ -386,7 +410,7 @@ class Encoder:
 
     def _span(self, thing: Settled) -> bytes:
         context = thing.context
-        agent = context.agent if type(thing) is not Subagent else thing.name or context.agent
+        agent = context.agent if type(thing) is not Subagent else self._name(thing.name) or context.agent
         start, end = thing.start, thing.end
         if not 0 < start < end <= _UINT64_MAX:
             # Backends mend a span without length, each in its way: one nanosecond is longer than that.
@@ -400,7 +424,7 @@ class Encoder:
             b'"\x08' + thing.parent if thing.parent else b"",
             _fixed64(0x39, start),
             _fixed64(0x41, end),
-            _shared(context.provider, context.conversation, agent),
+            _shared(self._name(context.provider), context.conversation, agent),
         ]
         if type(thing) is ToolCall:
             self._tool_call(thing, parts)
@@ -418,14 +442,14 @@ class Encoder:
 
     def _tool_call(self, call: ToolCall, parts: list[bytes]) -> None:
         content = self._content
-        parts.append(_tool_head(call.name, call.type, call.status, call.source))
+        parts.append(_tool_head(self._name(call.name), call.type, call.status, call.source))
         if call.id:
             parts.append(_tool_call_id(call.id))
         if call.exit_code is not None:
             parts.append(_exit_code(call.exit_code))
         if content.mode != "none":
             if call.context.cwd:
-                parts.append(_folder(call.context.cwd))
+                parts.append(_folder(self._name(call.context.cwd)))
             if target := content.target(call.name, call.input):
                 parts.append(_target(target))
             if content.mode == "full":
@@ -434,20 +458,20 @@ class Encoder:
                 if text := content.text(call.output):
                     parts.append(_result(text))
         if call.status != "ok":
-            parts.append(_failure(call, "tool_error", "tool call failed"))
+            parts.append(_failure(call, "tool_error", "tool call failed", self._name))
 
     def _model_call(self, call: ModelCall, parts: list[bytes]) -> None:
         usage = call.usage
-        parts.append(_model_head(call.model, call.stop))
+        parts.append(_model_head(self._name(call.model), self._name(call.stop)))
         if call.response_id:
             parts.append(_response_id(call.response_id))
         if usage is not None:
+            written = usage.cache_write
             parts += (
-                _input_tokens(usage.input + usage.cache_read + usage.cache_write),
+                _input_tokens(usage.input + usage.cache_read + written),
                 _output_tokens(usage.output),
                 _cache_read_tokens(usage.cache_read),
-                _cache_creation_tokens(usage.cache_write),
-                _cache_write_tokens(usage.cache_write),
+                _written(written) if written else _NOTHING_WRITTEN,
                 _usage_final[call.final],
             )
             if usage.reasoning > 0:
@@ -460,24 +484,24 @@ class Encoder:
             more = {"finish_reason": call.stop} if call.stop else {}
             parts.append(_output_messages(_message("assistant", text, **more)))
         if call.status != "ok":
-            parts.append(_failure(call, "_OTHER", "model call failed"))
+            parts.append(_failure(call, "_OTHER", "model call failed", self._name))
 
     def _turn(self, turn: Turn, parts: list[bytes]) -> None:
         context, usage, content = turn.context, turn.usage, self._content
         parts += (_invoke_name(context.agent), _INTERNAL, _invoke)
         if context.version:
-            parts.append(_agent_version(context.version))
+            parts.append(_agent_version(self._name(context.version)))
         if context.conversation:
             parts.append(_session(context.conversation))
         if context.project:
-            parts.append(_project(context.project))
+            parts.append(_project(self._name(context.project)))
         if context.branch:
-            parts.append(_branch(context.branch))
+            parts.append(_branch(self._name(context.branch)))
         if turn.human:  # other work is no turn: it has neither a number nor a status
             parts += (_turn_index(turn.index), _turn_status(turn.status))
         parts.append(_exit_status(turn.exit))
         if turn.word and turn.word != turn.exit:
-            parts.append(_exit_raw(turn.word))
+            parts.append(_exit_raw(self._name(turn.word)))
         parts += (
             _turn_input(usage.input),
             _turn_cache_read(usage.cache_read),
@@ -493,20 +517,20 @@ class Encoder:
                 parts.append(_cost_source(turn.cost_source))
         if content.mode != "none":
             if context.cwd:
-                parts.append(_folder(context.cwd))
+                parts.append(_folder(self._name(context.cwd)))
             if content.mode == "full" and (text := content.text(turn.content)):
                 parts.append(_input_messages(_message("user", text)))
         if turn.events:
-            parts.append(_events(turn.events))
+            parts.append(_events(turn.events, self._name))
         if turn.status != "ok":
-            parts.append(_failure(turn, "_OTHER", "turn failed"))
+            parts.append(_failure(turn, "_OTHER", "turn failed", self._name))
 
     def _subagent(self, agent: Subagent, parts: list[bytes]) -> None:
-        parts += (_invoke_name(agent.name or agent.context.agent), _INTERNAL, _invoke)
+        parts += (_invoke_name(self._name(agent.name) or agent.context.agent), _INTERNAL, _invoke)
         if agent.agent_id:
             parts.append(_agent_id(agent.agent_id))
         if agent.status != "ok":
-            parts.append(_failure(agent, "_OTHER", "subagent failed"))
+            parts.append(_failure(agent, "_OTHER", "subagent failed", self._name))
 
 
 def batches(encoder: Encoder, outcomes: Sequence[Outcome]) -> Iterator[tuple[int, bytes]]:

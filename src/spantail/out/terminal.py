@@ -8,6 +8,7 @@ Subagents, and model loops that no person asked for, are no turns and print noth
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime, tzinfo
 from typing import Final, TextIO
@@ -100,3 +101,24 @@ def dollars(cost: float | None) -> str:
     if cost is None:
         return "-"
     return f"${cost:.2f}" if cost >= 10 else f"${cost:.4f}"
+
+
+class Progress:
+    """A bar on the terminal while a long backlog is taken."""
+
+    def __init__(self) -> None:
+        self._terminal = sys.stderr.isatty()
+        self._at = -1
+
+    def show(self, done: int, total: int) -> None:
+        if not self._terminal or total < 50_000_000:
+            return
+        percent = min(100, done * 100 // total)
+        if percent == self._at:
+            return
+        self._at = percent
+        bar = "#" * (percent * 30 // 100)
+        sys.stderr.write(f"\rbacklog [{bar:<30}] {percent:3d}%  {done >> 20} of {total >> 20} MiB")
+        if percent == 100:
+            sys.stderr.write("\n")
+        sys.stderr.flush()

@@ -18,6 +18,8 @@ from spantail.out.page import Page
 
 APART: Final = SECOND
 """Two pages are at least this far apart."""
+OLD: Final = 15 * SECOND
+"""A page this old is written anew: the end of a hold and a budget's new period come without a commit."""
 
 
 class TextFile:
@@ -28,14 +30,17 @@ class TextFile:
         self._page = page
         self._clock = clock
         self._last: int | None = None
+        self._behind = False
+        """A commit came too soon after the last page."""
 
     def write(self, *, now: bool = False) -> bool:
         """Writes the page, unless it is not open yet or the last one is younger than a second; `now`
         (at exit) writes in any case. False: not written. An OSError is the caller's to say."""
         at = self._clock()
         if not self._page.is_open or (not now and self._last is not None and at - self._last < APART):
+            self._behind = True
             return False
-        self._last = at
+        self._last, self._behind = at, False
         body, _ = self._page.render(scraper=True)
         try:
             # The collector is another user: readable as far as the umask allows.
@@ -47,3 +52,8 @@ class TextFile:
                 self._new.unlink()
             raise
         return True
+
+    def refresh(self) -> bool:
+        """Without a commit: writes what the last one left unwritten, and what has become old."""
+        old = self._last is not None and self._clock() - self._last >= OLD
+        return self.write() if self._behind or old else False

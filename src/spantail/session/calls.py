@@ -9,7 +9,7 @@ from msgspec import Raw
 from spantail.model import Called, Measured, Noted, Replied, Returned, SpanEvent, Usage
 from spantail.session.ids import input_digest, ledger_id
 from spantail.session.settle import Ledger, Rules, Settler
-from spantail.session.work import WINDOW, OpenModelCall, OpenTool, OpenTurn, Work
+from spantail.session.work import INPUT, OPEN, SHOWN, WINDOW, OpenModelCall, OpenTool, OpenTurn, Work
 
 Stray = Callable[[Work, str, int], OpenTurn]
 """Opens work without a turn, for a call that has none around it."""
@@ -35,20 +35,26 @@ class Calls:
         call = turn.models.get(event.call) if turn is not None else None
         if call is None:
             ledger = ledger_id("model", event.call)
-            if self.ledger.known(ledger) or (turn is not None and self.elsewhere(turn, event.call)):
+            if self.ledger.known(ledger) or (
+                turn is not None and turn.original and self.elsewhere(turn, event.call)
+            ):
                 self._again(work, turn, event)
                 return
             if turn is None:
                 turn = self.stray(work, event.call, event.start or event.time)
-            for other in turn.models.values():
-                self.settler.model_call(work, turn, other)
+            if turn.models:
+                for other in turn.models.values():
+                    self.settler.model_call(work, turn, other)
             start = event.start or min(turn.ready, event.time)
             call = OpenModelCall(event.call, ledger, start=start)
             turn.models = {event.call: call}
         assert turn is not None
         self._merge(call, event, keep_content=self.rules.keep_content)
-        turn.last = max(turn.last, call.end)
-        turn.ready = max(turn.ready, call.end)
+        end = call.end
+        if end > turn.last:
+            turn.last = end
+        if end > turn.ready:
+            turn.ready = end
         if turn.marked and event.time >= turn.marked:
             reopen(turn)
         turn.ends, turn.rests = event.ends, event.rests or event.ends
@@ -56,12 +62,19 @@ class Calls:
     @staticmethod
     def _merge(call: OpenModelCall, event: Replied, *, keep_content: bool) -> None:
         call.id = event.id or call.id or event.call
-        call.model = event.model or call.model
-        call.provider = event.provider or call.provider
-        call.stop = event.stop or call.stop
-        call.end = max(call.end, event.end or event.time)
-        call.start = event.start or call.start
-        call.cut = call.cut or event.cut
+        if event.model:
+            call.model = event.model
+        if event.provider:
+            call.provider = event.provider
+        if event.stop:
+            call.stop = event.stop
+        end = event.end or event.time
+        if end > call.end:
+            call.end = end
+        if event.start:
+            call.start = event.start
+        if event.cut:
+            call.cut = True
         if event.cost is not None:
             call.cost = event.cost
         if event.status != "ok":
@@ -72,13 +85,13 @@ class Calls:
         elif usage is not None and not call.final:
             call.usage = usage if call.usage is None else call.usage.raised_to(usage)
         if event.content is not None and keep_content:
-            call.content = bytes(event.content)
+            call.content = kept(event.content)
 
     def _again(self, work: Work, turn: OpenTurn | None, event: Replied) -> None:
         """A call already counted: a copy, or more about one that was settled a moment ago."""
         if event.usage is not None and event.final:
             self.settler.difference(work, turn, event.call, event.model, event.usage, event.time)
-        if turn is not None:
+        if turn is not None and not _before(turn, event.time):
             turn.known += 1
             turn.last = max(turn.last, event.time)
             turn.ends, turn.rests = event.ends, event.rests or event.ends
@@ -88,13 +101,17 @@ class Calls:
         tool = turn.tools.get(event.call) if turn is not None else None
         if tool is None:
             ledger = ledger_id("tool", event.call)
-            if self.ledger.known(ledger) or (turn is not None and self.elsewhere(turn, event.call)):
-                if turn is not None:
+            if self.ledger.known(ledger) or (
+                turn is not None and turn.original and self.elsewhere(turn, event.call)
+            ):
+                if turn is not None and not _before(turn, event.time):
                     turn.known += 1
                 return
             if turn is None:
                 turn = self.stray(work, event.call, event.start or event.time)
             tool = OpenTool(event.call, ledger, start=event.start or event.time)
+            if len(turn.tools) >= OPEN:
+                self._give_up(work, turn)
             turn.tools[event.call] = tool
         assert turn is not None
         tool.id = event.id or tool.id or event.call
@@ -107,11 +124,19 @@ class Calls:
             tool.start = min(tool.start, event.start) if tool.start else event.start
         if event.input is not None:
             self._input(work, tool, event.input)
-        turn.last = max(turn.last, event.time)
+        if event.time > turn.last:
+            turn.last = event.time
         reopen(turn)
-        early = work.early.pop(event.call, None)
-        if early is not None:
-            self._finish(work, turn, tool, early)
+        if work.early:
+            early = work.early.pop(event.call, None)
+            if early is not None:
+                self._finish(work, turn, tool, early, early.end, early.output)
+
+    def _give_up(self, work: Work, turn: OpenTurn) -> None:
+        """The oldest open call has no end on record."""
+        oldest = turn.tools.pop(next(iter(turn.tools)))
+        oldest.end = max(oldest.start, turn.last)
+        self.settler.tool_call(work, turn, oldest)
 
     def _input(self, work: Work, tool: OpenTool, body: Raw) -> None:
         digest = input_digest(tool.name, memoryview(body))
@@ -120,66 +145,78 @@ class Calls:
         if len(work.digests) > WINDOW:
             del work.digests[0]
         if self.rules.keep_content:
-            tool.input = bytes(body)
+            tool.input = kept(body, INPUT)
 
     def returned(self, work: Work, event: Returned) -> None:
-        result = OpenTool(
-            key=event.call,
-            start=event.start,
-            end=event.end or event.time,
-            duration=event.duration,
-            source=event.source,
-            status=event.status,
-            error_type=event.error_type,
-            exit_code=event.exit_code,
-            output=bytes(event.output) if self.rules.keep_content and event.output is not None else None,
-        )
+        end = event.end or event.time
+        output = kept(event.output) if self.rules.keep_content and event.output is not None else None
         turn = work.turn
         tool = turn.tools.get(event.call) if turn is not None else None
         if turn is not None and tool is not None:
-            self._finish(work, turn, tool, result)
+            self._finish(work, turn, tool, event, end, output)
             return
         for i, pending in enumerate(work.loose):
             if pending.tool.key == event.call:
                 del work.loose[i]
-                self._complete(pending.tool, result)
+                self._complete(pending.tool, event, end, output)
                 self.settler.loose_call(work, pending, muted=False)
                 return
         if not self.ledger.known(ledger_id("tool", event.call)):
-            work.early[event.call] = result
+            work.early[event.call] = OpenTool(
+                key=event.call,
+                start=event.start,
+                end=end,
+                duration=event.duration,
+                source=event.source,
+                status=event.status,
+                error_type=event.error_type,
+                exit_code=event.exit_code,
+                output=output,
+            )
             if len(work.early) > WINDOW:
                 del work.early[next(iter(work.early))]
             return
         for i, pending in enumerate(work.late):
             if pending.tool.key == event.call:
                 del work.late[i]
-                self._complete(pending.tool, result)
-                self.settler.tool_span(work, pending, late=True)
+                self._complete(pending.tool, event, end, output)
+                self.settler.late_call(work, pending)
                 return
 
-    def _finish(self, work: Work, turn: OpenTurn, tool: OpenTool, result: OpenTool) -> None:
+    def _finish(
+        self,
+        work: Work,
+        turn: OpenTurn,
+        tool: OpenTool,
+        result: OpenTool | Returned,
+        end: int,
+        output: bytes | None,
+    ) -> None:
         del turn.tools[tool.key]
-        self._complete(tool, result)
-        turn.last = max(turn.last, result.end)
-        turn.ready = max(turn.ready, result.end)
+        self._complete(tool, result, end, output)
+        if end > turn.last:
+            turn.last = end
+        if end > turn.ready:
+            turn.ready = end
         self.settler.tool_call(work, turn, tool)
 
     @staticmethod
-    def _complete(tool: OpenTool, result: OpenTool) -> None:
+    def _complete(tool: OpenTool, result: OpenTool | Returned, end: int, output: bytes | None) -> None:
         tool.status, tool.error_type = result.status, result.error_type
-        tool.exit_code, tool.output = result.exit_code, result.output
-        tool.end = result.end
+        tool.exit_code, tool.output = result.exit_code, output
+        tool.end = end
         if result.start:
             tool.start = result.start
         duration = result.duration if result.duration is not None else tool.duration
         if duration is not None:
             # What the agent states is the run itself; the times around it hold waiting as well.
-            tool.start = max(0, tool.end - duration)
+            tool.start = max(0, end - duration)
             tool.source = result.source or "stated"
         else:
             tool.source = result.source
         # Clocks run backwards in files: a span never ends before it starts.
-        tool.start = min(tool.start, tool.end)
+        if tool.start > end:
+            tool.start = end
 
     # -------------------------------------------------------------- totals and notes
 
@@ -196,7 +233,8 @@ class Calls:
             return
         if (usage is not None and usage.total()) or cost:
             time = event.time or work.last
-            cost, source = self.settler.priced(event.model, work.context.provider, usage, cost, time)
+            provider = work.context.provider
+            cost, source = self.settler.priced(event.model, provider, usage, cost, time, several=True)
             self.settler.added(work, turn, event.model, usage, cost, source, time)
 
     @staticmethod
@@ -209,7 +247,8 @@ class Calls:
         turn = _around(work, event.time)
         if event.kind == "limit":
             window, used = event.attrs.get("window"), event.attrs.get("used")
-            if isinstance(window, str) and isinstance(used, int | float):
+            known = window in work.limits or len(work.limits) < WINDOW
+            if known and isinstance(window, str) and isinstance(used, int | float):
                 work.limits[window] = float(used)
         if turn is not None and not turn.copy and len(turn.events) < WINDOW:
             attrs = dict(event.attrs)
@@ -218,6 +257,17 @@ class Calls:
             turn.events.append(SpanEvent(event.kind, event.time or turn.last, attrs))
         if event.kind in ("compaction", "provider_error", "incomplete"):
             self.settler.occurred(work, turn, event.kind, event.error_type, event.time or work.last)
+
+
+def kept(content: Raw, most: int = SHOWN) -> bytes:
+    """What of a content is kept until it is shown; a copy, since a Raw does not outlive its buffer."""
+    whole = memoryview(content)
+    return bytes(whole) if len(whole) <= most else bytes(whole[:SHOWN])
+
+
+def _before(turn: OpenTurn, time: int) -> bool:
+    """Whether what is repeated was part of an earlier turn: a copy of the file is read while this one is open."""
+    return 0 < time < turn.start
 
 
 def reopen(turn: OpenTurn) -> None:

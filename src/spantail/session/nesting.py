@@ -34,15 +34,18 @@ class Nesting:
             inner = self.work(inner).parent
         return False
 
-    def keep_awake(self, work: Work, seen: dict[str, int]) -> None:
+    def keep_awake(self, work: Work, seen: dict[str, int]) -> list[str]:
+        """The sessions around a subagent are as awake as it is; those that were not, to be saved."""
+        woken: list[str] = []
         around = self.work(work.parent)
         while True:
             if work.last > around.last:
                 around.last = work.last
+                woken.append(around.key)
                 if work.key in seen:
                     seen[around.key] = seen[work.key]
             if not around.parent:
-                return
+                return woken
             around = self.work(around.parent)
 
     def bind(self, work: Work, turn: OpenTurn) -> bool:

@@ -14,7 +14,7 @@ Longer than 400 lines: every kind of event has its method here, and they share t
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 from msgspec import structs
 
@@ -38,17 +38,30 @@ from spantail.model import (
     Usage,
 )
 from spantail.session.busy import Busy
-from spantail.session.calls import Calls, reopen
+from spantail.session.calls import Calls, kept, reopen
 from spantail.session.ids import ledger_id, span_id, trace_id
 from spantail.session.nesting import Nesting
 from spantail.session.settle import Ledger, Price, Rules, Settler, exit_of
 from spantail.session.work import (
+    OPEN,
     WINDOW,
     OpenModelCall,
     OpenTurn,
     Pending,
     Work,
 )
+
+
+class Parked(NamedTuple):
+    """What has to be known of a session that is in the state only."""
+
+    when: int
+    """When the clock may have something to settle."""
+    project: str
+    start: int
+    """Of its open turn; 0 if there is none, or it is a subagent's."""
+    trace: bytes
+    """Of a subagent's open turn: that of the turn around it."""
 
 
 class Sessions:
@@ -72,8 +85,12 @@ class Sessions:
         self.dirty: set[str] = set()
         self.seen: dict[str, int] = {}
         """When, by our clock, the last record of a session that is followed live was read."""
+        self.parked: dict[str, Parked] = {}
+        """Sessions with open work that are in the state only."""
+        self._soonest = 0
+        """When the clock may have something to settle in one of them."""
         self.nesting = Nesting(self.work)
-        self.settler = Settler(ledger, price, self.nesting.outer, self._unsettled)
+        self.settler = Settler(rules, ledger, price, self._outer, self._unsettled)
         self.calls = Calls(rules, ledger, self.settler, self._stray, self._open_elsewhere)
         self.slugs: dict[str, Any] = {}
         self.depends = False
@@ -103,25 +120,36 @@ class Sessions:
             work = works.get(key) or self.work(key)
             last = work.last
             time = event.time or last
+            kind = type(event)
             if time > last:
                 turn = work.turn
-                if turn is not None:
-                    if not _goes_on(turn, event):
+                if turn is None:
+                    if work.run:
                         self._silence(work, time)
-                elif work.run:
+                # Blocks of one reply bear the times at which they were complete, and may be far apart.
+                elif not turn.models or not (
+                    (kind is Replied and event.call in turn.models)  # type: ignore[attr-defined]
+                    or (kind is Called and event.model_call in turn.models)  # type: ignore[attr-defined]
+                ):
                     self._silence(work, time)
-            methods[type(event)](work, event)
-            work.last = max(work.last, time)
+            methods[kind](work, event)
+            if time > work.last:
+                work.last = time
             dirty.add(key)
             if arrival:
                 self.seen[key] = arrival
+            elif key in self.seen:
+                # Written while nobody looked, by the clock that it was written by before.
+                self.seen[key] += work.last - last
 
     def settle(self, now: int) -> None:
         """Everything written so far has been read: settle what is closed or has been silent."""
+        if self._soonest and self._soonest <= now:
+            self._unpark(now)
         for work in list(self.works.values()):
             # A subagent at work keeps the turn around it awake.
             if work.parent and work.turn is not None:
-                self.nesting.keep_awake(work, self.seen)
+                self.dirty.update(self.nesting.keep_awake(work, self.seen))
         for work in list(self.works.values()):
             if work.turn is not None or work.run or work.loose:
                 self._silence(work, self._at(work, now))
@@ -151,6 +179,8 @@ class Sessions:
     def changed(self) -> list[Work]:
         """The rows to save with the commit; those at rest leave the memory with it."""
         works = [self.works[key] for key in self.dirty if key in self.works]
+        for work in works:
+            work.seen = self.seen.get(work.key, 0)
         self.dirty.clear()
         return works
 
@@ -167,34 +197,73 @@ class Sessions:
 
     def deadline(self) -> int:
         """When the clock alone would next settle something; 0 if never."""
-        rules, soonest = self.rules, 0
+        soonest = self._soonest
         for work in self.works.values():
-            turn = work.turn
-            if turn is not None:
-                at = self._end(turn)
-                when = at + rules.grace if at else work.last + (rules.stale if turn.tools else rules.idle)
-                for call in turn.models.values():
-                    if call.final:
-                        when = min(when, call.end + rules.grace)
-            elif work.loose:
-                when = work.last + rules.stale
-            elif work.run:
-                when = work.last + rules.idle
-            else:
-                continue
-            when += self.seen.get(work.key, work.last) - work.last
-            soonest = min(soonest, when) if soonest else when
+            when = self._when(work)
+            if when:
+                soonest = min(soonest, when) if soonest else when
         return soonest
+
+    def _when(self, work: Work) -> int:
+        rules, turn = self.rules, work.turn
+        if turn is not None:
+            at = self._end(turn)
+            when = at + rules.grace if at else work.last + (rules.stale if turn.tools else rules.idle)
+            for call in turn.models.values():
+                if call.final:
+                    when = min(when, call.end + rules.grace)
+        elif work.loose:
+            when = work.last + rules.stale
+        elif work.run:
+            when = work.last + rules.idle
+        else:
+            return 0
+        return when + self.seen.get(work.key, work.last) - work.last
+
+    def silent(self) -> list[tuple[int, str]]:
+        """Sessions whose row in the state is all there is of them, with the time of their last record; not those
+        with a subagent that is held, which keeps them awake."""
+        outer = {work.parent for work in self.works.values() if work.parent}
+        return [
+            (self.seen.get(key, work.last), key)
+            for key, work in self.works.items()
+            if key not in self.dirty and key not in outer and not work.waiting
+        ]
+
+    def park(self, key: str) -> None:
+        """Leaves a session to the state until a record of it comes, or the clock has something to settle."""
+        work = self.works.pop(key)
+        when = self._when(work)
+        turn = work.turn
+        start = turn.start if turn is not None and not work.parent else 0
+        trace = turn.trace if turn is not None and work.parent else b""
+        self.parked[key] = Parked(when, work.context.project, start, trace)
+        self._soonest = min(self._soonest or when, when)
+
+    def _unpark(self, now: int) -> None:
+        for key in [key for key, parked in self.parked.items() if parked.when <= now]:
+            self.work(key)
+        self._soonest = min((parked.when for parked in self.parked.values()), default=0)
 
     def work(self, key: str) -> Work:
         work = self.works.get(key)
         if work is None:
+            self.parked.pop(key, None)
             work = self.load(key) or Work(key=key, context=structs.replace(self.context, conversation=key))
             self.works[key] = work
         return work
 
+    def _outer(self, turn: OpenTurn) -> OpenTurn | None:
+        """For sums: what is added to the turn around a subagent's has to be saved with it."""
+        found = self.nesting.outer(turn)
+        if found is not None:
+            self.dirty.add(turn.outer_session)
+        return found
+
     def _unsettled(self, turn: OpenTurn) -> Iterator[tuple[Work, OpenModelCall]]:
         """Calls of subagents that ended before the turn closed, and wait for a record to settle them."""
+        for key in [key for key, parked in self.parked.items() if parked.trace == turn.trace]:
+            self.work(key)
         for work in self.works.values():
             inner = work.turn
             if not work.parent or inner is None or not inner.models:
@@ -208,14 +277,21 @@ class Sessions:
     def restore(self, work: Work) -> None:
         """Open work from the state goes on."""
         self.works[work.key] = work
+        if work.seen:
+            self.seen[work.key] = work.seen
         for turn in (work.turn, *work.waiting):
             if turn is not None and not turn.original:
                 self.open_turns[turn.key] = work.key
 
+    def give_up(self, work: Work) -> None:
+        """Open work of which nothing more can be known is over."""
+        self.restore(work)
+        self.dirty.add(work.key)
+        if work.turn is not None:
+            self._close(work, work.last)
+
     def _open_elsewhere(self, turn: OpenTurn, call: str) -> bool:
         """Whether a call of a copied turn is still open in the original: then it is the original's."""
-        if not turn.original:
-            return False
         at = self.work(turn.original).turn
         return at is not None and (call in at.models or call in at.tools)
 
@@ -264,9 +340,9 @@ class Sessions:
         self.dirty.add(work.key)
 
     def _begin_run(self, work: Work, turn: OpenTurn) -> None:
-        if work.parent or work.run > 0 or (turn.copy and work.run):
+        # A fork is a session of its own from its first own turn on; a copy that gets none never is.
+        if work.parent or work.run > 0 or turn.copy:
             return
-        # A file that is read anew begins no run; a fork's copies do, since the fork is a session.
         run = ledger_id("run", f"{work.key}\n{turn.key}")
         if turn.muted or self.ledger.known(run):
             work.run = -1
@@ -364,7 +440,7 @@ class Sessions:
 
     def _keep(self, turn: OpenTurn, event: Prompted) -> None:
         if self.rules.keep_content and event.content is not None and turn.content is None:
-            turn.content = bytes(event.content)
+            turn.content = kept(event.content)
 
     @staticmethod
     def _name(turn: OpenTurn, alias: str) -> None:
@@ -440,10 +516,12 @@ class Sessions:
                 call.usage = turn.repair if call.usage is None else call.usage.raised_to(turn.repair)
             self.settler.model_call(work, turn, call)
         turn.models = {}
-        if turn.marked:
+        if turn.marked and turn.trace:
             for tool in turn.tools.values():
                 work.loose.append(Pending(tool, turn.trace, span_id(turn.trace, tool.key), turn.span))
-        elif turn.tools or not (turn.ends or turn.rests):
+            while len(work.loose) > OPEN:
+                self.settler.loose_call(work, work.loose.pop(0), muted=False)
+        elif turn.marked or turn.tools or not (turn.ends or turn.rests):
             for tool in turn.tools.values():
                 tool.end = max(tool.start, turn.last)
                 self.settler.tool_call(work, turn, tool)
@@ -456,6 +534,19 @@ class Sessions:
         if turn.human and not work.parent:
             work.exit = turn.exit
         work.waiting.append(turn)
+        if len(work.waiting) > OPEN:
+            self._settle_first(work)
+
+    def _settle_first(self, work: Work) -> None:
+        """Too many wait: the oldest is settled as far as it is known."""
+        turn = work.waiting.pop(0)
+        if work.parent and turn.trace:
+            self.nesting.hang(turn)
+        elif work.parent:
+            self.settler.orphan(work, turn)
+        self.settler.turn(work, turn)
+        if self.open_turns.get(turn.key) == work.key:
+            del self.open_turns[turn.key]
 
     def _settle_waiting(self, work: Work, now: int) -> None:
         keep = []
@@ -466,12 +557,7 @@ class Sessions:
                 self.nesting.hang(turn)
                 self.settler.turn(work, turn)
             elif not turn.trace and (now > turn.closed + self.rules.idle):
-                # Nobody started it: work of its own.
-                turn.trace = trace_id(work.context.agent, turn.key)
-                turn.span = span_id(turn.trace, turn.key)
-                turn.human = False
-                turn.muted = turn.start < self.rules.since
-                self.settler.release(work, turn)
+                self.settler.orphan(work, turn)
                 self.settler.turn(work, turn)
             else:
                 keep.append(turn)
@@ -510,11 +596,3 @@ class Sessions:
             if work.turn is not None:
                 work.turn.repair = event.usage
         self.nesting.link(work, event.parent or work.parent, event.call, event.turn)
-
-
-def _goes_on(turn: OpenTurn, event: Event) -> bool:
-    """Blocks of one reply bear the times at which they were complete, and may be far apart."""
-    kind = type(event)
-    if kind is Replied:
-        return event.call in turn.models  # type: ignore[attr-defined]
-    return kind is Called and event.model_call in turn.models  # type: ignore[attr-defined]

@@ -3,6 +3,8 @@
 The ledger decides what "once" means across files: a call that a fork, a resume or a rewritten
 file repeats is known there and is dropped. What is settled is added to the sums of its turn and
 of every turn around it, as long as those have not closed before the call ended.
+
+Longer than 400 lines: all that is handed on is handed on here, so that "once" can be seen in one place.
 """
 
 from __future__ import annotations
@@ -26,8 +28,9 @@ from spantail.model import (
     Usage,
     UsageAdded,
 )
-from spantail.session.ids import ledger_id, span_id
+from spantail.session.ids import ledger_id, span_id, trace_id
 from spantail.session.work import (
+    HELD,
     RECENT,
     TURNS,
     WINDOW,
@@ -39,8 +42,9 @@ from spantail.session.work import (
     Work,
 )
 
-Price = Callable[[str, str, Usage, int], float | None]
-"""(model, provider, usage, time) -> US dollars, None if the model has no known price."""
+Price = Callable[..., float | None]
+"""(model, provider, usage, time) -> US dollars, None if the model has no known price. With `several=True` the usage
+is that of nobody knows how many calls."""
 
 
 class Ledger(Protocol):
@@ -55,7 +59,14 @@ class Rules(Struct, frozen=True):
     idle: int = 1_800_000_000_000
     stale: int = 7_200_000_000_000
     since: int = 0
+    sums: int = 0
+    """Usage before `since` is still summed by its time, though not counted, back to here; 0: none is."""
     keep_content: bool = False
+
+    @property
+    def reach(self) -> int:
+        """The oldest time that matters to anybody."""
+        return min(self.since, self.sums) if self.sums else self.since
 
 
 EXIT_OF: dict[str, Exit] = {
@@ -81,8 +92,7 @@ def _least_sure(one: CostSource | None, other: CostSource | None) -> CostSource 
     return "estimate" if "estimate" in (one, other) else "computed"
 
 
-def raw(content: bytes | None) -> Raw | None:
-    return None if content is None else Raw(content)
+_NONE: list[Link] = []
 
 
 class Settler:
@@ -90,11 +100,13 @@ class Settler:
 
     def __init__(
         self,
+        rules: Rules,
         ledger: Ledger,
         price: Price,
         outer: Callable[[OpenTurn], OpenTurn | None],
         unsettled: Callable[[OpenTurn], Iterable[tuple[Work, OpenModelCall]]],
     ) -> None:
+        self.rules = rules
         self.ledger = ledger
         self.price = price
         self.outer = outer
@@ -106,6 +118,8 @@ class Settler:
     def model_call(self, work: Work, turn: OpenTurn, call: OpenModelCall) -> None:
         if not turn.trace:
             turn.held_models.append(call)
+            if len(turn.held_models) > HELD:
+                self.orphan(work, turn)
             return
         if self.ledger.known(call.ledger):
             turn.known += 1
@@ -128,6 +142,7 @@ class Settler:
             source = "estimate"  # of a reply whose usage is not final
         self._sum(turn, call.end, usage, cost, source)
         if turn.muted:
+            self._past(work, call.model, usage, cost, call.end or call.start)
             return
         context = work.context
         if call.provider and call.provider != context.provider:
@@ -149,7 +164,7 @@ class Settler:
                 final=call.final and not call.cut,
                 cost=cost,
                 cost_source=source,
-                content=raw(call.content),
+                content=None if call.content is None else Raw(call.content),
             )
         )
 
@@ -179,22 +194,41 @@ class Settler:
     ) -> None:
         if turn is not None:
             self._sum(turn, time, usage, cost, source)
-            if turn.muted:
-                return
+        if self._muted(turn, time):
+            self._past(work, model, usage, cost, time)
+            return
         self.out.append(
             UsageAdded(
                 context=work.context, time=time, model=model, usage=usage, cost=cost, cost_source=source
             )
         )
 
+    def _muted(self, turn: OpenTurn | None, time: int) -> bool:
+        """Whether it is before --since, by its turn or, without one, by itself."""
+        return turn.muted if turn is not None else 0 < time < self.rules.since
+
+    def _past(self, work: Work, model: str, usage: Usage | None, cost: float | None, time: int) -> None:
+        """Before --since: no span and no count, but a budget's period may have begun earlier."""
+        if 0 < self.rules.sums <= time:
+            self.out.append(
+                UsageAdded(context=work.context, time=time, model=model, usage=usage, cost=cost, past=True)
+            )
+
     def priced(
-        self, model: str, provider: str, usage: Usage | None, stated: float | None, time: int
+        self,
+        model: str,
+        provider: str,
+        usage: Usage | None,
+        stated: float | None,
+        time: int,
+        *,
+        several: bool = False,
     ) -> tuple[float | None, CostSource | None]:
         if stated is not None:
             return stated, "reported"
         if usage is None or not usage.total():
             return None, None
-        cost = self.price(model, provider, usage, time)
+        cost = self.price(model, provider, usage, time, several=several)
         return cost, None if cost is None else "computed"
 
     def _sum(
@@ -207,14 +241,17 @@ class Settler:
                     at.usage.add(usage)
                 if cost is not None:
                     at.cost = (at.cost or 0.0) + cost
-                    at.cost_source = _least_sure(at.cost_source, source)
-            at = self.outer(at)
+                    if at.cost_source != source:
+                        at.cost_source = _least_sure(at.cost_source, source)
+            at = self.outer(at) if at.outer_turn else None
 
     # -------------------------------------------------------------------------- tool calls
 
     def tool_call(self, work: Work, turn: OpenTurn, tool: OpenTool) -> None:
         if not turn.trace:
             turn.held_tools.append(tool)
+            if len(turn.held_tools) > HELD:
+                self.orphan(work, turn)
             return
         if self.ledger.known(tool.ledger):
             turn.known += 1
@@ -225,11 +262,11 @@ class Settler:
         if tool.status != "ok":
             turn.error_count += 1
         turn.tool_busy.add(tool.start, tool.end)
-        pending = Pending(tool, turn.trace, span_id(turn.trace, tool.key), turn.span)
+        span = span_id(turn.trace, tool.key)
         if tool.status == "pending":
-            work.late = [*work.late, pending][-WINDOW:]
+            work.late = [*work.late, Pending(tool, turn.trace, span, turn.span)][-WINDOW:]
         if not turn.muted:
-            self.tool_span(work, pending)
+            self._tool_span(work, tool, turn.trace, span, turn.span)
 
     def loose_call(self, work: Work, pending: Pending, *, muted: bool) -> None:
         """A call that went on after its turn's own end mark; the turn's sums are closed."""
@@ -239,34 +276,38 @@ class Settler:
         if pending.tool.status == "pending":
             work.late = [*work.late, pending][-WINDOW:]
         if not muted:
-            self.tool_span(work, pending)
+            self._tool_span(work, pending.tool, pending.trace, pending.span, pending.parent)
 
-    def tool_span(self, work: Work, pending: Pending, *, late: bool = False) -> None:
-        tool = pending.tool
-        span, links = pending.span, []
-        if late:
-            links = [Link(pending.trace, span, "late result")]
-            span = span_id(pending.trace, tool.key + "\nlate")
+    def late_call(self, work: Work, pending: Pending) -> None:
+        """The end of a call that was settled without one: a span of its own."""
+        links = [Link(pending.trace, pending.span, "late result")]
+        span = span_id(pending.trace, pending.tool.key + "\nlate")
+        self._tool_span(work, pending.tool, pending.trace, span, pending.parent, links)
+
+    def _tool_span(
+        self, work: Work, tool: OpenTool, trace: bytes, span: bytes, parent: bytes, late: list[Link] = _NONE
+    ) -> None:
+        start, end = tool.start, tool.end
         self.out.append(
             ToolCall(
                 context=work.context,
-                trace=pending.trace,
+                trace=trace,
                 span=span,
-                parent=pending.parent,
-                start=tool.start,
-                end=max(tool.start, tool.end),
+                parent=parent,
+                start=start,
+                end=end if end > start else start,
                 status=tool.status,
                 error_type=tool.error_type,
-                links=links,
+                links=late,
                 name=tool.name,
                 id=tool.id or tool.key,
                 type=tool.type,
                 source=tool.source or "timestamps",
                 exit_code=tool.exit_code,
-                input=raw(tool.input),
-                output=raw(tool.output),
+                input=None if tool.input is None else Raw(tool.input),
+                output=None if tool.output is None else Raw(tool.output),
                 repeated=tool.repeated,
-                late=late,
+                late=bool(late),
             )
         )
 
@@ -280,6 +321,14 @@ class Settler:
             self.model_call(work, turn, call)
         for tool in tools:
             self.tool_call(work, turn, tool)
+
+    def orphan(self, work: Work, turn: OpenTurn) -> None:
+        """Nobody is known to have started this subagent: its turn is work of its own."""
+        turn.trace = trace_id(work.context.agent, turn.key)
+        turn.span = span_id(turn.trace, turn.key)
+        turn.human = False
+        turn.muted = turn.start < self.rules.since
+        self.release(work, turn)
 
     def turn(self, work: Work, turn: OpenTurn) -> None:
         """The root of a trace, or a subagent's span."""
@@ -349,11 +398,11 @@ class Settler:
             tools=turn.tool_count,
             errors=turn.error_count,
             events=turn.events,
-            content=raw(turn.content),
+            content=None if turn.content is None else Raw(turn.content),
         )
 
     def occurred(self, work: Work, turn: OpenTurn | None, kind: str, error_type: str, time: int) -> None:
-        if turn is not None and (turn.muted or turn.copy):
+        if self._muted(turn, time) or (turn is not None and turn.copy):
             return
         trace = turn.trace if turn is not None else b""
         self.out.append(

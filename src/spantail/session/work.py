@@ -6,13 +6,14 @@ calls: sums instead of lists, and short windows where something must be remember
 
 from __future__ import annotations
 
+import msgspec
 from msgspec import Struct
 
 from spantail.model import Context, CostSource, DurationSource, Exit, Link, SpanEvent, Status, Usage
 from spantail.session.busy import Busy
 
 SHAPE = 1
-"""Raised when the meaning of these fields changes; see state for what then happens."""
+"""Raised when the meaning of these fields changes: rows of another shape are then made again (see remake)."""
 
 WINDOW = 64
 """How many input digests, notes, early results and pending calls are remembered per session."""
@@ -20,6 +21,15 @@ RECENT = 16
 """How many settled model calls stay open to a positive difference."""
 TURNS = 32
 """How many settled turns a subagent can still be led to."""
+OPEN = 512
+"""How many calls may be open in a turn, and turns closed and not settled. No agent comes near it: beyond it
+the oldest are settled as they are, so that a broken or hostile file cannot fill the memory."""
+HELD = 4096
+"""How many calls of a subagent wait for the turn around it; one with more is work of its own."""
+SHOWN = (64 << 10) + 1
+"""Bytes kept of a content: of longer ones no more is ever shown."""
+INPUT = 256 << 10
+"""Of a tool's input more is kept, since its summary is made of the whole of it."""
 
 
 class OpenModelCall(Struct, gc=False, omit_defaults=True):
@@ -72,7 +82,7 @@ class OpenTurn(Struct, gc=False, kw_only=True, omit_defaults=True):
     original: str = ""
     """The session in which the turn that this is a copy of is still open."""
     muted: bool = False
-    """Began before --since: its ids enter the ledger, nothing else."""
+    """Began before --since: its ids enter the ledger and, for budgets, its usage the sums by time."""
     aliases: list[str] = []
     trace: bytes = b""
     """Empty while a subagent's turn has not been led to its outer turn."""
@@ -148,6 +158,8 @@ class Work(Struct, omit_defaults=True):
     run: int = 0
     """Start of the run, 0 between runs. Negative: a run that --since leaves out."""
     last: int = 0
+    seen: int = 0
+    """When, by our clock, its last record was read, if it was followed live; see Sessions."""
     turns: int = 0
     exit: Exit = "unknown"
     turn: OpenTurn | None = None
@@ -174,3 +186,83 @@ class Work(Struct, omit_defaults=True):
 
     def at_rest(self) -> bool:
         return not (self.turn or self.waiting or self.loose or self.run)
+
+
+class _RemainsTurn(Struct, kw_only=True):
+    key: str
+    start: int
+    last: int
+    index: int = 0
+    human: bool = True
+    muted: bool = False
+    trace: bytes = b""
+    span: bytes = b""
+    parent: bytes = b""
+    outer_session: str = ""
+    outer_turn: str = ""
+    usage: Usage
+    cost: float | None = None
+    cost_source: CostSource | None = None
+    tool_count: int = 0
+    error_count: int = 0
+
+
+class _Remains(Struct, kw_only=True):
+    """What the rows of all shapes have: these names never change their meaning."""
+
+    key: str
+    context: Context
+    parent: str = ""
+    name: str = ""
+    agent_id: str = ""
+    run: int = 0
+    last: int = 0
+    seen: int = 0
+    turns: int = 0
+    turn: _RemainsTurn | None = None
+    waiting: list[_RemainsTurn] = []
+    measured: Usage | None = None
+    measured_cost: float | None = None
+
+
+def remains(row: bytes) -> Work | None:
+    """What can be told of open work of any shape; None if it cannot even be read that far."""
+    try:
+        left = msgspec.msgpack.decode(row, type=_Remains)
+    except msgspec.MsgspecError:
+        return None
+    work = Work(
+        key=left.key,
+        context=left.context,
+        parent=left.parent,
+        name=left.name,
+        agent_id=left.agent_id,
+        run=left.run,
+        last=left.last,
+        seen=left.seen,
+        turns=left.turns,
+        waiting=[_turn(turn, closed=left.last) for turn in left.waiting],
+        measured=left.measured,
+        measured_cost=left.measured_cost,
+    )
+    if left.turn is not None:
+        work.turn = _turn(left.turn, closed=0)
+    return work
+
+
+def _turn(left: _RemainsTurn, *, closed: int) -> OpenTurn:
+    fields = msgspec.structs.asdict(left)
+    # It was no copy, whatever is known of its calls: those were counted as its own.
+    return OpenTurn(**fields, closed=closed, fresh=1, model_busy=Busy(), tool_busy=Busy())
+
+
+def take_sums(work: Work, left: Work) -> None:
+    """Running totals and times of arrival cannot be read again as they were: of work that was made again they are
+    those of the row."""
+    work.seen = left.seen
+    work.measured, work.measured_cost = left.measured, left.measured_cost
+    sums = {turn.key: turn for turn in (left.turn, *left.waiting) if turn is not None}
+    for turn in (work.turn, *work.waiting):
+        if turn is not None and turn.key in sums:
+            known = sums[turn.key]
+            turn.usage, turn.cost, turn.cost_source = known.usage, known.cost, known.cost_source

@@ -8,11 +8,14 @@ that no agent can mean (negative, not finite, beyond all measure) is not counted
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from typing import Final
+
+from msgspec import Struct
 
 from spantail.model import (
     SECOND,
+    TOKEN_TYPES,
     Context,
     ModelCall,
     Occurred,
@@ -27,11 +30,14 @@ from spantail.model import (
 )
 from spantail.state import families as f
 from spantail.state.guard import OTHER, Guard
-from spantail.state.hours import Hours
+from spantail.state.hours import SLOT, Hours, Sums
+from spantail.state.series import Counter
 from spantail.state.totals import Totals
 
-SANE: Final = 1e12
+SANE: Final = 1 << 40
 """No call has more tokens, dollars or seconds than this; a record that says so is broken."""
+
+SLOT_NS: Final = SLOT * SECOND
 
 FAR: Final = 1 << 62
 """A time in ns that is far off (2116) and that the state can still hold."""
@@ -40,6 +46,15 @@ PLACES: Final = 10_000
 """How many combinations of labels are remembered as guarded."""
 
 Place = tuple[str, str, str, str]
+
+
+class _Calls(Struct, gc=False):
+    """Where the figures of like model calls go: found once, then only added to."""
+
+    calls: Counter
+    tokens: tuple[Counter, Counter, Counter, Counter]
+    cost: Counter
+    sums: Sums
 
 
 class Counting:
@@ -62,7 +77,68 @@ class Counting:
         self._clock = clock
         self._places: dict[tuple[str, str, str, str, str], Place] = {}
 
-    def count(self, outcome: Outcome) -> None:
+    def count(self, outcomes: Iterable[Outcome]) -> None:
+        alike: dict[tuple[object, ...], _Calls] = {}
+        for outcome in outcomes:
+            # Most of a backlog: a complete call with a price. What is special about one is left to `_one`.
+            if type(outcome) is ModelCall:
+                call, usage, cost = outcome, outcome.usage, outcome.cost
+                if (
+                    usage is not None
+                    and cost is not None
+                    and call.final
+                    and not usage.reasoning
+                    and 0 < usage.input | usage.cache_read | usage.cache_write | usage.output < SANE
+                    and 0 <= cost < SANE
+                    and 0 < call.end < FAR
+                ):
+                    context = call.context
+                    slot = call.end // SLOT_NS
+                    key = (
+                        context.agent,
+                        context.project,
+                        context.user,
+                        call.model,
+                        call.status,
+                        call.cost_source,
+                        slot,
+                    )
+                    into = alike.get(key) or self._alike(call, key, alike)
+                    into.calls.live += 1.0
+                    given, read, written, output = into.tokens
+                    sums = into.sums
+                    given.live += usage.input
+                    sums.input += usage.input
+                    read.live += usage.cache_read
+                    sums.cache_read += usage.cache_read
+                    written.live += usage.cache_write
+                    sums.cache_write += usage.cache_write
+                    output.live += usage.output
+                    sums.output += usage.output
+                    into.cost.live += cost
+                    sums.cost += cost
+                    continue
+            self._one(outcome)
+
+    def _alike(
+        self, call: ModelCall, key: tuple[object, ...], alike: dict[tuple[object, ...], _Calls]
+    ) -> _Calls:
+        at, counter = call.end, self._totals.counter
+        place = agent, project, user, model = self._place(call.context, "model", call.model)
+        given, read, written, output = (
+            counter(f.TOKENS, (agent, project, model, type_, user), at) for type_ in TOKEN_TYPES
+        )
+        into = _Calls(
+            counter(f.MODEL_CALLS, (agent, project, model, call.status), at),
+            (given, read, written, output),
+            counter(f.COST, (agent, project, model, call.cost_source or "estimate", user), at),
+            self._hours.sums(at, agent, project, model, user),
+        )
+        if OTHER not in place:
+            alike[key] = into
+        return into
+
+    def _one(self, outcome: Outcome) -> None:
         if isinstance(outcome, ToolCall):
             self._tool_call(outcome)
         elif isinstance(outcome, ModelCall):
@@ -122,6 +198,9 @@ class Counting:
         if cost is None and (usage is None or not usage.total()):
             return
         agent, project, user, model = place
+        self._hours.add(at or self._clock(), agent, project, model, user, usage, cost)
+        if isinstance(of, UsageAdded) and of.past:
+            return
         add = self._add
         if usage is not None:
             if usage.input:
@@ -138,7 +217,6 @@ class Counting:
                 add(f.UNPRICED, (agent, model), usage.total(), at)
         if cost is not None:
             add(f.COST, (agent, project, model, of.cost_source or "estimate", user), cost, at)
-        self._hours.add(at or self._clock(), agent, project, model, user, usage, cost)
 
     # -------------------------------------------------------------------- tools and turns
 

@@ -45,6 +45,11 @@ class Family(Struct, frozen=True, eq=False):
         """The name of the family in OpenMetrics, where `_total` belongs to the sample."""
         return self.name.removesuffix("_total") if self.kind == "counter" else self.name
 
+    def named(self, labels: tuple[str, ...]) -> list[tuple[str, str]]:
+        """Labels as they are shown: `user` is empty with one home, which is the same as not there."""
+        pairs = zip(self.labels, labels, strict=True)
+        return [(name, value) for name, value in pairs if value or name != "user"]
+
     @property
     def about_agents(self) -> bool:
         """Whether it speaks of the agents' work, and so carries the static labels of the config."""
@@ -149,6 +154,12 @@ BUDGET_LIMIT = _gauge(
 BUDGET_SPENT = _gauge(
     "coding_agent_budget_spent_usd", "coding_agent.budget.spent.usd", "budget period",
     "Spent in the current period of the budget in US dollars, by the time of the calls.")
+BUDGET_START = _gauge(
+    "coding_agent_budget_period_start_timestamp_seconds", "coding_agent.budget.period_start_timestamp",
+    "budget period", "When the current period of the budget began, in its time zone.", "s")
+BUDGET_END = _gauge(
+    "coding_agent_budget_period_end_timestamp_seconds", "coding_agent.budget.period_end_timestamp",
+    "budget period", "When the current period of the budget ends and the next one begins at zero.", "s")
 
 BUILD_INFO = _gauge(
     "spantail_build_info", "spantail.build_info", "version",

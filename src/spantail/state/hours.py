@@ -60,11 +60,7 @@ class Hours:
         cost: float | None,
     ) -> None:
         """`time` in ns."""
-        at = time // SECOND
-        key = (at - at % SLOT, agent, project, model, user)
-        sums = self._sums.get(key)
-        if sums is None:
-            sums = self._sums[key] = Sums()
+        sums = self.sums(time, agent, project, model, user)
         if usage is not None:
             sums.input += usage.input
             sums.cache_read += usage.cache_read
@@ -72,6 +68,15 @@ class Hours:
             sums.output += usage.output
         if cost is not None:
             sums.cost += cost
+
+    def sums(self, time: int, agent: str, project: str, model: str, user: str) -> Sums:
+        """Where to add what belongs to that time, until the next `rows`."""
+        at = time // SECOND
+        key = (at - at % SLOT, agent, project, model, user)
+        sums = self._sums.get(key)
+        if sums is None:
+            sums = self._sums[key] = Sums()
+        return sums
 
     def merge(self, rows: Iterable[HourRow]) -> None:
         """Adds what another process has summed."""

@@ -20,6 +20,7 @@ class Ledger:
         """`stored`: what `take_new` gave in earlier runs."""
         self._parts: list[array[int]] = [array("q") for _ in range(PARTS)]
         self._fresh: set[int] = set()
+        self._folded = False
         self._new = array("q")
         for ids in stored:
             part = array("q")
@@ -31,6 +32,8 @@ class Ledger:
     def known(self, id: int) -> bool:  # noqa: A002
         if id in self._fresh:
             return True
+        if not self._folded:
+            return False
         part = self._parts[id % PARTS]
         at = bisect_left(part, id)
         return at < len(part) and part[at] == id
@@ -41,7 +44,19 @@ class Ledger:
         if len(self._fresh) > FRESH:
             self._fold()
 
+    def known_any(self, ids: Iterable[int]) -> bool:
+        if not self._fresh.isdisjoint(ids):
+            return True
+        return self._folded and any(map(self.known, ids))
+
+    def add_all(self, ids: array[int]) -> None:
+        self._fresh.update(ids)
+        self._new.extend(ids)
+        if len(self._fresh) > FRESH:
+            self._fold()
+
     def _fold(self) -> None:
+        self._folded = True
         split: list[list[int]] = [[] for _ in range(PARTS)]
         for id_ in self._fresh:
             split[id_ % PARTS].append(id_)

@@ -80,6 +80,10 @@ class Series:
         """The live total for the state."""
         raise NotImplementedError
 
+    def amounts(self) -> tuple[float, tuple[int, ...]]:
+        """The live total (a histogram's: its sum), and of a histogram how many fell in each bucket."""
+        raise NotImplementedError
+
     def restore(self, packed: bytes) -> None:
         raise NotImplementedError
 
@@ -106,6 +110,9 @@ class Counter(Series):
 
     def packed(self) -> bytes:
         return _PACK.encode(self.live)
+
+    def amounts(self) -> tuple[float, tuple[int, ...]]:
+        return self.live, ()
 
     def restore(self, packed: bytes) -> None:
         self.live = self.value = float(msgspec.msgpack.decode(packed, type=float))
@@ -152,6 +159,9 @@ class Histogram(Series):
 
     def packed(self) -> bytes:
         return _PACK.encode(_Kept(self.counts, self.sum))
+
+    def amounts(self) -> tuple[float, tuple[int, ...]]:
+        return self.sum, tuple(self.counts)
 
     def restore(self, packed: bytes) -> None:
         kept = msgspec.msgpack.decode(packed, type=_Kept)

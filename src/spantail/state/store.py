@@ -11,8 +11,7 @@ import contextlib
 import fcntl
 import os
 import sqlite3
-import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import IO
 
@@ -20,14 +19,16 @@ from msgspec import Struct
 
 from spantail.state.hours import HourRow
 from spantail.state.ledger import Ledger
-from spantail.state.schema import PRAGMAS, TABLES, VERSION
+from spantail.state.packing import Packed, unpacked
+from spantail.state.rescue import Rescued, finish, least, rescue
+from spantail.state.schema import damaged, prepare
 from spantail.state.series import Row
 
-PACK_FROM = 16 * 1024
-"""Larger requests are stored compressed, to a tenth: measured cheaper than to write and read them."""
 DAY = 86_400
 SEGMENTS = 64
 """Rows of the ledger for one day before they are merged."""
+GIVE_PAGES = 1000
+"""Pages of 4 KiB given back to the file system in one step."""
 KEEP_DAYS = 400
 """13 months: ids and sums older than that are forgotten."""
 
@@ -45,15 +46,6 @@ class Cursor(Struct, frozen=True):
     reader: bytes
 
 
-Packed = tuple[int, bool, int, bytes]
-"""A request for the outbox: spans, whether compressed, its size before that, its bytes."""
-
-
-def packed(spans: int, body: bytes) -> Packed:
-    compress = len(body) > PACK_FROM
-    return spans, compress, len(body), zlib.compress(body, 1) if compress else body
-
-
 class Changes(Struct):
     """All that one commit moves."""
 
@@ -64,6 +56,8 @@ class Changes(Struct):
     groups: list[tuple[bytes, int]] = []
     totals: list[Row] = []
     hours: list[HourRow] = []
+    least: list[HourRow] = []
+    """Sums that those in the state are raised to."""
     spans: list[Packed] = []
     acked: list[int] = []
     meta: dict[str, str] = {}
@@ -75,23 +69,51 @@ class Store:
         self.path = folder / "state.db"
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._lock = self._take_lock()
-        self.set_aside: Path | None = None
-        """Where an unreadable state was put, if there was one."""
+        self.rescued: Rescued | None = None
+        """What became of a damaged state, if there was one."""
+        self._db: sqlite3.Connection | None = None
         try:
-            self.db = self._open()
-        except sqlite3.DatabaseError:
-            self.set_aside = self._put_aside(int(clock))
-            self.db = self._open()
-        self.waiting_spans, self.waiting_bytes = self._waiting()
+            finish(self.path)
+            try:
+                self._begin()
+            except (sqlite3.Error, OSError) as error:
+                if not damaged(error):
+                    raise
+                self.rescue(int(clock))
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def db(self) -> sqlite3.Connection:
+        assert self._db is not None
+        return self._db
+
+    def _begin(self) -> None:
         self._new_groups: dict[str, int] = {}
         """Groups that the next commit makes."""
+        self._db = self._open()
+        self.waiting_spans, self.waiting_bytes = self._waiting()
+
+    def rescue(self, stamp: int) -> None:
+        """A new state, with all that can be saved of this one, which is damaged."""
+        if self._db is not None:
+            with contextlib.suppress(sqlite3.Error):
+                self._db.close()
+            self._db = None
+        aside, number = self.path.with_name(f"state.broken-{stamp}.db"), 1
+        while aside.exists():
+            number += 1
+            aside = self.path.with_name(f"state.broken-{stamp}-{number}.db")
+        self.rescued = rescue(self.path, aside)
+        self._begin()
 
     def _waiting(self) -> tuple[int, int]:
         row = self.db.execute("SELECT sum(spans), sum(length(body)) FROM outbox").fetchone()
         return row[0] or 0, row[1] or 0
 
     def _take_lock(self) -> IO[str]:
-        lock = (self.folder / "lock").open("w")
+        lock = open(self.folder / "lock", "w", opener=lambda path, flags: os.open(path, flags, 0o600))  # noqa: SIM115
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
@@ -104,34 +126,19 @@ class Store:
         os.close(descriptor)
         db = sqlite3.connect(self.path, isolation_level=None, check_same_thread=False)
         try:
-            for pragma in PRAGMAS:
-                db.execute(pragma)
-            version = db.execute("PRAGMA user_version").fetchone()[0]
-            if version == 0:
-                db.execute("BEGIN")
-                for table in TABLES:
-                    db.execute(table)
-                db.execute(f"PRAGMA user_version={VERSION}")
-                db.execute("COMMIT")
-            _check(db, version)
+            prepare(db)
         except BaseException:
             db.close()
             raise
         return db
-
-    def _put_aside(self, stamp: int) -> Path:
-        aside = self.path.with_name(f"state.broken-{stamp}.db")
-        for suffix in ("", "-wal", "-shm"):
-            with contextlib.suppress(FileNotFoundError):
-                Path(f"{self.path}{suffix}").replace(f"{aside}{suffix}")
-        return aside
 
     def descriptors(self) -> list[int]:
         """What a forked process must not hold: the lock goes with the last who has it."""
         return [self._lock.fileno()]
 
     def close(self) -> None:
-        self.db.close()
+        if self._db is not None:
+            self._db.close()
         self._lock.close()
 
     # ------------------------------------------------------------------------------ reading
@@ -143,6 +150,9 @@ class Store:
     def cursors(self) -> dict[str, Cursor]:
         rows = self.db.execute("SELECT path, device, inode, shape, cursor, reader FROM cursors")
         return {row[0]: Cursor(*row) for row in rows}
+
+    def knows(self, group: str) -> bool:
+        return self.db.execute("SELECT 1 FROM groups WHERE name=?", (group,)).fetchone() is not None
 
     def group(self, name: str) -> tuple[int, bytes | None]:
         row = self.db.execute("SELECT id, memory FROM groups WHERE name=?", (name,)).fetchone()
@@ -170,6 +180,11 @@ class Store:
         for row in self.db.execute("SELECT family, labels, value, created, shown, free FROM totals"):
             yield Row(row[0], row[1], row[2], row[3], row[4], bool(row[5]))
 
+    def least(self) -> tuple[list[Row], list[HourRow]] | None:
+        """Totals and sums below which those of a state that is being rebuilt must not stay; see rescue."""
+        aside = self.meta("least")
+        return least(self.folder / aside) if aside else None
+
     def spent(self, since: int) -> list[tuple[str, str, str, str, float]]:
         """(agent, project, model, user, US dollars) of the calls since a time in seconds."""
         return self.db.execute(
@@ -181,6 +196,24 @@ class Store:
         """When the oldest batch that waits to be acknowledged was made, in ns; 0 if none waits."""
         row = self.db.execute("SELECT created FROM outbox ORDER BY id LIMIT 1").fetchone()
         return 0 if row is None else int(row[0])
+
+    def free_bytes(self) -> int:
+        """What the file holds and does not use."""
+        pages, size = (
+            self.db.execute(f"PRAGMA {name}").fetchone()[0] for name in ("freelist_count", "page_size")
+        )
+        return int(pages * size)
+
+    def oldest_beyond(self, limit: int) -> tuple[list[int], int]:
+        """What has to go for the outbox to be under `limit` bytes: ids of batches, number of spans."""
+        ids: list[int] = []
+        spans, excess = 0, self.waiting_bytes - limit
+        for id_, count, size in self.db.execute("SELECT id, spans, length(body) FROM outbox ORDER BY id"):
+            if excess <= 0:
+                break
+            ids.append(id_)
+            spans, excess = spans + count, excess - size
+        return ids, spans
 
     # ------------------------------------------------------------------------------ writing
 
@@ -217,6 +250,15 @@ class Store:
                     cost=cost+excluded.cost""",
                     changes.hours,
                 )
+            if changes.least:
+                db.executemany(
+                    """INSERT INTO hours VALUES (?,?,?,?,?,?,?,?,?,?)
+                    ON CONFLICT (slot, agent, project, model, user) DO UPDATE SET
+                    input=max(input, excluded.input), cache_read=max(cache_read, excluded.cache_read),
+                    cache_write=max(cache_write, excluded.cache_write), output=max(output, excluded.output),
+                    cost=max(cost, excluded.cost)""",
+                    changes.least,
+                )
             for spans, compressed, size, body in changes.spans:
                 db.execute(
                     "INSERT INTO outbox (spans, created, packed, size, body) VALUES (?,?,?,?,?)",
@@ -240,28 +282,23 @@ class Store:
         self.waiting_spans += spans_more
         self.waiting_bytes += bytes_more
 
-    def drop_oldest(self, limit: int) -> tuple[int, int]:
-        """Keeps the outbox under `limit` bytes; (batches, spans) that were given up."""
-        batches = spans = 0
-        while self.waiting_bytes > limit:
-            row = self.db.execute(
-                "DELETE FROM outbox WHERE id=(SELECT min(id) FROM outbox) RETURNING spans, length(body)"
-            ).fetchone()
-            if row is None:
-                break
-            batches, spans = batches + 1, spans + row[0]
-            self.waiting_spans -= row[0]
-            self.waiting_bytes -= row[1]
-        return batches, spans
-
     def tidy(self, now: int) -> None:
-        """Forgets what is too old and gives the disk space of a drained outbox back."""
+        """Forgets what is too old."""
         day = now // 1_000_000_000 // DAY - KEEP_DAYS
         self.db.execute("DELETE FROM ledger WHERE day < ?", (day,))
         self.db.execute("DELETE FROM hours WHERE slot < ?", (day * DAY,))
         self._merge_ledger()
-        # By execute() this would free a single page.
-        self.db.executescript("PRAGMA incremental_vacuum")
+
+    def give_back(self) -> bool:
+        """Gives the disk space of a drained outbox back, a little at a time: all at once a gigabyte would stop
+        the loop for half a minute and need as much again in the log. Whether there is more to give."""
+        free = self.db.execute("PRAGMA freelist_count").fetchone()[0]
+        if free:
+            # By execute() this would free a single page.
+            self.db.executescript(f"PRAGMA incremental_vacuum({GIVE_PAGES})")
+            if free <= GIVE_PAGES:
+                self.db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+        return bool(free > GIVE_PAGES)
 
     def _merge_ledger(self) -> None:
         """Live commits leave a row for a few ids each: those of a day become one."""
@@ -282,20 +319,24 @@ class Store:
                 raise
 
 
-def _check(db: sqlite3.Connection, version: int) -> None:
-    if version not in (0, VERSION):
-        raise sqlite3.DatabaseError(f"the state has schema version {version}, this program knows {VERSION}")
-    db.execute("SELECT count(*) FROM meta").fetchone()
-
-
 class OutboxReader:
     """The deliverer's own view of the outbox, for its own thread."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, damage: Callable[[sqlite3.Error], None] = lambda _error: None) -> None:
+        """`damage` is called on that thread when the file turns out to be broken."""
         self._path = path
+        self._damage = damage
         self._db: sqlite3.Connection | None = None
 
     def pending(self, after_id: int, limit_bytes: int) -> list[tuple[int, int, bytes]]:
+        try:
+            return self._pending(after_id, limit_bytes)
+        except sqlite3.Error as error:
+            if damaged(error):
+                self._damage(error)
+            raise
+
+    def _pending(self, after_id: int, limit_bytes: int) -> list[tuple[int, int, bytes]]:
         if self._db is None:
             self._db = sqlite3.connect(f"{self._path.as_uri()}?mode=ro", uri=True, isolation_level=None)
         out: list[tuple[int, int, bytes]] = []
@@ -303,11 +344,11 @@ class OutboxReader:
         rows: Iterable[tuple[int, int, int, int, bytes]] = self._db.execute(
             "SELECT id, spans, packed, size, body FROM outbox WHERE id > ? ORDER BY id LIMIT 64", (after_id,)
         )
-        for id_, spans, packed, length, body in rows:
+        for id_, spans, how, length, body in rows:
             if out and size + length > limit_bytes:
                 break
             size += length
-            out.append((id_, spans, zlib.decompress(body) if packed else body))
+            out.append((id_, spans, unpacked(how, body)))
         return out
 
     def close(self) -> None:

@@ -41,6 +41,11 @@ class _Change:
         self.shown = shown
 
 
+Taken = tuple[str, tuple[str, ...], int, float, tuple[int, ...]]
+"""A series of another process: family, labels, first event, total (a histogram's: its sum), and of a
+histogram how many fell in each bucket."""
+
+
 class Totals:
     def __init__(self, hold: int = HOLD, on_shown: Callable[[], None] = lambda: None) -> None:
         """`on_shown` is called from a page's thread when there is a first showing to commit."""
@@ -62,6 +67,7 @@ class Totals:
         self._marks: dict[Series, int] = {}
         """First showings (and ends of a hold) that no commit holds yet."""
         self._gauges: Gauges = {}
+        self._live: dict[Family, Callable[[int], float]] = {}
 
         for family in self._counters:
             if not family.labels:
@@ -73,51 +79,82 @@ class Totals:
         """`time` is the event's, in ns; `trace` makes it an exemplar."""
         if not 0 <= amount < INF:
             raise ValueError(f"{family.name} cannot grow by {amount}")
-        series = self._counters[family].get(labels) or self._counter(family, labels, time)
+        series = self.counter(family, labels, time)
         series.live += amount
+        if trace and time and (series.newest is None or time > series.newest.time):
+            series.newest = Exemplar(trace, amount, time)
+
+    def counter(self, family: Family, labels: Labels, time: int) -> Counter:
+        """The series itself, to be added to (finite, not negative) before the next `rows`."""
+        series = self._counters[family].get(labels) or self._counter(family, labels, time)
         if not series.dirty:
             series.dirty = True
             series.created = series.created or time
             self._dirty.append(series)
-        if trace and time and (series.newest is None or time > series.newest.time):
-            series.newest = Exemplar(trace, amount, time)
+        return series
 
     def observe(self, family: Family, labels: Labels, value: float, time: int, trace: bytes = b"") -> None:
         if not 0 <= value < INF:
             raise ValueError(f"{family.name} cannot take {value}")
-        known = self._histograms[family]
-        series = known.get(labels)
-        if series is None:
-            _check(family, labels)
-            series = known[labels] = Histogram(family, labels, time, free=self._free_at_birth())
+        series = self._histogram(family, labels, time)
         series.observe(value, time, trace)
         if not series.dirty:
             series.dirty = True
             series.created = series.created or time
             self._dirty.append(series)
 
-    def merge(self, rows: Iterable[Row], guarded: Callable[[Family, Labels], Labels]) -> None:
-        """Adds what another process has counted from zero; its labels go through our guard."""
-        for row in rows:
-            family = BY_NAME[row.family]
-            labels = guarded(family, tuple(msgspec.json.decode(row.labels, type=list[str])))
-            if family.kind == "counter":
-                self.add(family, labels, msgspec.msgpack.decode(row.value, type=float), row.created)
-                continue
-            other = Histogram(family, labels, row.created, free=False)
-            other.restore(row.value)
-            self.observe_all(family, labels, other)
+    def taken(self) -> list[Taken]:
+        """All that was counted, for the totals of another process to `merge`."""
+        return [
+            (series.family.name, series.labels, series.created, *series.amounts()) for series in self._all()
+        ]
 
-    def observe_all(self, family: Family, labels: Labels, other: Histogram) -> None:
-        """The observations of another histogram of the same series."""
-        known = self._histograms[family]
-        series = known.get(labels)
-        if series is None:
-            _check(family, labels)
-            series = known[labels] = Histogram(family, labels, other.created, free=self._free_at_birth())
-        series.counts = [mine + more for mine, more in zip(series.counts, other.counts, strict=True)]
-        series.sum += other.sum
-        self._touch(series)
+    def merge(self, taken: Iterable[Taken], guarded: Callable[[Family, Labels], Labels]) -> None:
+        """Adds what another process has counted from zero; its labels go through our guard."""
+        for name, raw, created, amount, counts in taken:
+            family = BY_NAME[name]
+            labels = guarded(family, raw)
+            if not counts:
+                self.counter(family, labels, created).live += amount
+                continue
+            series = self._histogram(family, labels, created)
+            series.counts = [mine + more for mine, more in zip(series.counts, counts, strict=True)]
+            series.sum += amount
+            self._touch(series)
+
+    def raise_to(self, rows: Iterable[Row]) -> None:
+        """No series may stay below what a page has shown: these are what is known of that. Of a histogram
+        each bucket is raised by itself, so that none goes down and none counts more than there was."""
+        for row in rows:
+            try:
+                family = BY_NAME[row.family]
+                labels = tuple(msgspec.json.decode(row.labels, type=list[str]))
+                _check(family, labels)
+                made = Counter if family.kind == "counter" else Histogram
+                shown: Series = made(family, labels, row.created, free=row.free)
+                shown.restore(row.value)
+            except (KeyError, ValueError, msgspec.MsgspecError):
+                continue
+            if isinstance(shown, Counter):
+                counter = self._counters[family].get(labels) or self._counter(family, labels, row.created)
+                self.add(family, labels, max(0.0, shown.live - counter.live), row.created)
+                self._as_shown(counter, row)
+            elif isinstance(shown, Histogram):
+                known = self._histograms[family]
+                series = known.get(labels)
+                if series is None:
+                    series = known[labels] = Histogram(family, labels, row.created, free=row.free)
+                series.counts = [max(pair) for pair in zip(series.counts, shown.counts, strict=True)]
+                series.sum = max(series.sum, shown.sum)
+                self._touch(series)
+                self._as_shown(series, row)
+
+    @staticmethod
+    def _as_shown(series: Series, row: Row) -> None:
+        """A series that has been on a page is not held back again."""
+        series.shown = series.shown or row.shown
+        series.free = series.free or row.free
+        series.created = min(series.created, row.created) if row.created else series.created
 
     def set_gauges(self, gauges: Gauges) -> None:
         """All gauges as they are now, in place of those before. Their labels are guarded already."""
@@ -125,6 +162,10 @@ class Totals:
             for labels in points:
                 _check(family, labels)
         self._gauges = gauges
+
+    def live(self, family: Family, ask: Callable[[int], float]) -> None:
+        """A gauge without labels that each page asks for anew, with its time."""
+        self._live[family] = ask
 
     def first_backlog(self, on: bool) -> None:
         """Called with True before the first backlog on an empty state (and again when a restart
@@ -151,6 +192,15 @@ class Totals:
                 series = known[birth] = Counter(family, birth, time, free=self._free_at_birth())
                 self._touch(series)
         return known[labels]
+
+    def _histogram(self, family: Family, labels: Labels, time: int) -> Histogram:
+        """The series, born at `time` if there is none yet."""
+        known = self._histograms[family]
+        series = known.get(labels)
+        if series is None:
+            _check(family, labels)
+            series = known[labels] = Histogram(family, labels, time, free=self._free_at_birth())
+        return series
 
     def _free_at_birth(self) -> bool:
         return self._backlog or not self._hold
@@ -260,16 +310,18 @@ class Totals:
 
     # ------------------------------------------------------------- showing: a page's thread
 
-    def snapshot(self, now: int, *, scraper: bool) -> Snapshot:
-        """What a page shows: to a scraper with the hold, to a person as it is."""
-        gauges = self._gauges
+    def snapshot(self, now: int, *, scraper: bool, fresh: list[Series] | None = None) -> Snapshot:
+        """What a page shows: to a scraper with the hold, to a person as it is. With `fresh`, series that
+        no page has shown are put there, to be called `shown` when it is known that they were."""
+        gauges: dict[Family, Mapping[Labels, float]] = dict(self._gauges)
+        gauges.update({family: {(): ask(now)} for family, ask in self._live.items()})
         page: Snapshot = []
         with self._lock:
             marked = len(self._marks)
             for family, on_page in self._page.items():
                 if on_page:
                     held = self._held if scraper else _never
-                    page.append((family, [s.shown_as(held=held(s, now)) for s in on_page]))
+                    page.append((family, [s.shown_as(held=held(s, now, fresh)) for s in on_page]))
                 elif points := gauges.get(family):
                     page.append((family, [Point(at, points[at], 0, ()) for at in sorted(points)]))
             marked = len(self._marks) - marked
@@ -277,13 +329,26 @@ class Totals:
             self._on_shown()
         return page
 
-    def _held(self, series: Series, now: int) -> bool:
+    def shown(self, fresh: Iterable[Series], now: int) -> None:
+        """These were shown at `now` for the first time: their hold begins."""
+        with self._lock:
+            marked = len(self._marks)
+            for series in fresh:
+                self._marks.setdefault(series, now)
+            marked = len(self._marks) - marked
+        if marked:
+            self._on_shown()
+
+    def _held(self, series: Series, now: int, fresh: list[Series] | None) -> bool:
         if series.free:
             return False
         if series.shown == 0 or now < series.shown:
             # Not shown before; or by a clock that has been put back since, which says nothing.
             if self._hold:
-                self._marks.setdefault(series, now)
+                if fresh is None:
+                    self._marks.setdefault(series, now)
+                else:
+                    fresh.append(series)
                 return True
         elif now - series.shown < self._hold:
             return True
@@ -293,7 +358,7 @@ class Totals:
         return False
 
 
-def _never(_series: Series, _now: int) -> bool:
+def _never(_series: Series, _now: int, _fresh: list[Series] | None) -> bool:
     return False
 
 

@@ -1,7 +1,9 @@
 """A read-only connection to a database that belongs to somebody else, and the words for what goes wrong with it.
 
-Opened `mode=ro`, never `immutable`: that would not see the write-ahead log, where all rows may be. It is kept
-while the database is busy, because `data_version` then tells in microseconds whether anything was committed, even
+Opened `mode=ro` and `readonly_shm=1`: with the first alone SQLite would still make and write the -shm and -wal files
+beside the database, in the agent's folder and with our ownership. Not `immutable`, which does not see the write-ahead
+log, where all rows may be; but where there is no log and nobody has the database open, that is the only way to read it
+without making one, and such a connection is for one read (`resting`). It is kept while the database is busy, because `data_version` then tells in microseconds whether anything was committed, even
 where a log that is written over from its beginning keeps its size and its time. After a quiet while it is closed:
 a connection of ours must not keep the agent from tidying up its log.
 """
@@ -15,7 +17,13 @@ from typing import Final
 from urllib.parse import quote
 
 from spantail.formats.queries import Columns, Plan
+from spantail.tail.identity import open_plain
 
+_HEADER: Final = 20
+_LOGGED: Final = b"\x02\x02"
+"""The end of the header of a database that has a write-ahead log."""
+_KEPT: Final = "&readonly_shm=1"
+_RESTING: Final = "&immutable=1"
 _PATIENCE: Final = 0.05
 """Seconds to wait for a lock. Writers of a write-ahead log do not lock readers out, so this is for others."""
 _QUIET: Final = 40
@@ -26,7 +34,7 @@ _WORDS: Final = {
     sqlite3.SQLITE_LOCKED: "the database is locked",
     sqlite3.SQLITE_CORRUPT: "the database is damaged",
     sqlite3.SQLITE_NOTADB: "it is not a SQLite database",
-    sqlite3.SQLITE_CANTOPEN: "the database cannot be opened (on a read-only mount it needs its -shm file)",
+    sqlite3.SQLITE_CANTOPEN: "the database cannot be opened (on a read-only mount its log needs its -shm file)",
     sqlite3.SQLITE_READONLY: "the database cannot be opened read-only before its agent has opened it",
     sqlite3.SQLITE_ERROR: "its tables are not as expected",
     sqlite3.SQLITE_IOERR: "it cannot be read from the disk",
@@ -52,15 +60,19 @@ class Database:
         self._schema = -1
         self._plan: Plan = ()
         self._quiet = 0
+        self.resting = False
+        """Nobody has it open and all is in its one file; a connection to it sees nothing that is written later."""
 
     def open(self, file: tuple[int, int]) -> sqlite3.Connection:
         """`file`: device and inode of what has the name now. Raises sqlite3.Error."""
-        if self._connection is not None and self._file != file:
+        if self._connection is not None and (self._file != file or self.resting):
             self.close()
         if self._connection is None:
+            way = _way(self._path)
+            self.resting = way == _RESTING
             # A name may hold any byte; in a URI all but the plainest stand as %xx.
             self._connection = sqlite3.connect(
-                f"file:{quote(os.fsencode(self._path))}?mode=ro",
+                f"file:{quote(os.fsencode(self._path))}?mode=ro{way}",
                 uri=True,
                 timeout=_PATIENCE,
                 isolation_level=None,
@@ -105,6 +117,23 @@ class Database:
             self._connection.close()
         self._connection = None
         self._schema = -1
+
+
+def _way(path: str) -> str:
+    """How it can be read without anything being made beside it."""
+    if os.path.exists(path + "-shm"):  # noqa: PTH110
+        return _KEPT
+    try:
+        if os.stat(path + "-wal").st_size:  # noqa: PTH116
+            # A copy that left the -shm file out: nobody has it open, and without one the log cannot be read.
+            return ""
+    except OSError:
+        pass
+    try:
+        with open_plain(path, _HEADER) as file:
+            return _RESTING if file.read(_HEADER)[-2:] == _LOGGED else _KEPT
+    except OSError:
+        return _KEPT
 
 
 def _pragma(connection: sqlite3.Connection, name: str) -> int:

@@ -27,7 +27,7 @@ import time
 from array import array
 from collections import Counter
 from collections.abc import Callable, Iterable
-from typing import Final
+from typing import Final, Protocol
 from zlib import crc32
 
 import msgspec
@@ -36,12 +36,10 @@ from msgspec import Raw, Struct
 from spantail.model import MILLISECOND, SECOND, Record
 from spantail.tail import identity
 from spantail.tail.json_lines import REFUSED, Reason
-from spantail.tail.lines import Limits, Notices
+from spantail.tail.lines import Notices
 from spantail.tail.mend import mend
 from spantail.tail.source import Batch, Source
 
-DOCUMENT_BYTES: Final = 256 << 20
-"""A larger document is skipped: it would have to be held in memory whole."""
 TICK: Final = 50 * MILLISECOND
 """Longer than the clock ticks of local file systems (10 ms at most)."""
 PATIENCE: Final = SECOND
@@ -52,6 +50,18 @@ WINDOW: Final = 512
 Entry = tuple[str, Raw | bytes]
 Seen = tuple[int, int, int]
 """Size, mtime, inode."""
+
+
+class Limits(Protocol):
+    @property
+    def record_bytes(self) -> int:
+        """A longer entry is left out."""
+        ...
+
+    @property
+    def document_bytes(self) -> int:
+        """A larger document is skipped: it would have to be held in memory whole."""
+        ...
 
 
 class Cursor(Struct, array_like=True, frozen=True, gc=False):
@@ -98,6 +108,7 @@ class DocumentTail:
         self.gone = False
         self._notices = notices
         self._limit = limits.record_bytes
+        self._most = limits.document_bytes
         self._clock = clock
         self._at = _stored(cursor)
         self._torn: Seen = _NOT_TORN
@@ -128,7 +139,7 @@ class DocumentTail:
             now = self._clock()
             with identity.open_plain(self.source.path) as file:
                 stat = os.fstat(file.fileno())
-                if stat.st_size > DOCUMENT_BYTES:
+                if stat.st_size > self._most:
                     return self._too_large(stat)
                 data = file.read()
         except OSError as error:

@@ -95,6 +95,10 @@ class Finder:
     def scan(self) -> list[Source]:
         """Every file there is, by path."""
         self.refresh()
+        for place in self._places:
+            if not place.real and (closed := _closed(place.path)):
+                # Else a wrong uid would look like an agent that was never there.
+                self._complain(place, closed, "Permission denied; agents' folders are for their owner alone")
         self.folders = set()
         found = [
             hit
@@ -182,6 +186,10 @@ class Finder:
             ):
                 return not os.path.islink(path) or place.allows(path)  # noqa: PTH114
         return False
+
+    def owners(self) -> list[Source]:
+        """One source of each agent in each home, whether or not there is such a file."""
+        return [self._source(place, 0, place.path) for place in self._places if place.files]
 
     def beside(self, source: Source) -> list[tuple[Beside, str]]:
         """The files that are read together with this one, as its root says, in that order."""
@@ -358,6 +366,18 @@ def _named(folder: str, pattern: str) -> list[str]:
             )
     except OSError:
         return []
+
+
+def _closed(path: str) -> str:
+    """The folder on the way to the path that may not be entered, if that is why it is not to be seen."""
+    try:
+        os.stat(path)  # noqa: PTH116
+    except PermissionError:
+        above = os.path.dirname(path)  # noqa: PTH120
+        return _closed(above) or above
+    except OSError:
+        pass
+    return ""
 
 
 def _is_folder(entry: os.DirEntry[str]) -> bool:

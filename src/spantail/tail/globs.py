@@ -13,6 +13,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from fnmatch import translate
+from functools import cache
 from typing import Final
 
 State = tuple[int, int]
@@ -29,6 +30,12 @@ def _part(pattern: str, hidden: bool) -> Callable[[str], bool]:
     if hidden or pattern[0] == ".":
         return lambda name: fits(name) is not None
     return lambda name: name[0] != "." and fits(name) is not None
+
+
+@cache
+def compiled(patterns: tuple[str, ...], *, hidden: bool = False) -> Globs:
+    """The same for the same patterns: every home has them, and every pass asks anew."""
+    return Globs(patterns, hidden=hidden)
 
 
 class Globs:

@@ -11,7 +11,6 @@ their beginnings too, since the reader's memory of them is gone. If one of the o
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Iterable
 
 import msgspec
@@ -37,6 +36,14 @@ class JoinedCursor(Cursor, array_like=True, frozen=True, gc=False):
 _decoder = msgspec.msgpack.Decoder(JoinedCursor)
 
 
+def positions(cursor: bytes) -> dict[str, bytes]:
+    """The cursors of the files beside the main one, by path."""
+    try:
+        return _decoder.decode(cursor).beside
+    except msgspec.DecodeError:
+        return {}
+
+
 class JoinedTail:
     def __init__(
         self, source: Source, cursor: bytes | None, notices: Notices, limits: Limits, look: Look
@@ -47,10 +54,7 @@ class JoinedTail:
         self._look = look
         self._main = LineTail(source, cursor, notices, limits)
         self._beside: dict[str, LineTail] = {}
-        self._stored: dict[str, bytes] = {}
-        if cursor:
-            with contextlib.suppress(msgspec.DecodeError):
-                self._stored = _decoder.decode(cursor).beside
+        self._stored: dict[str, bytes] = positions(cursor) if cursor else {}
         self._looked = False
 
     @property

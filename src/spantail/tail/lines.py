@@ -24,6 +24,7 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from functools import cache
 from io import BufferedReader
 from typing import Any, Final, Protocol
@@ -121,9 +122,10 @@ class LineTail:
     def read(self, budget: int, arrival: int, *, final: bool = False) -> Batch:
         """`final`: the file is at rest, so take an unfinished last line too, if it is whole JSON."""
         try:
-            file, self._held = self._held or self._open(self.source.path), None
+            held, self._held = self._held, None
+            file = held or self._open(self.source.path)
             try:
-                batch = self._read(file, budget, arrival, final)
+                batch = self._read(file, budget, arrival, final, opened=held is None)
                 if batch.more:
                     self._held = file
             finally:
@@ -140,19 +142,24 @@ class LineTail:
         return batch
 
     def cursor(self) -> bytes:
+        if self._held is not None:
+            # If it cannot be read any more the file is read anew, and the ledger knows its records.
+            with suppress(OSError, EOFError):
+                self._at = replace(self._at, before=identity.before(self._held, self._at.offset))
         return identity.encode(self._at)
 
     def close(self) -> None:
         """A file is held open only from one read to the next of the same pass."""
         if self._held is not None:
+            self.cursor()
             self._held.close()
             self._held = None
 
-    def _read(self, file: BufferedReader, budget: int, arrival: int, final: bool) -> Batch:
+    def _read(self, file: BufferedReader, budget: int, arrival: int, final: bool, *, opened: bool) -> Batch:
         stat = os.fstat(file.fileno())
         batch = Batch([])
         at = self._at
-        if at.offset and not identity.same(file, stat, at):
+        if opened and at.offset and not identity.same(file, stat, at):
             self._notices.restarted(self.source.format.agent, self.source.path)
             batch.restarted = True
             at = _UNREAD
@@ -161,7 +168,8 @@ class LineTail:
         if stat.st_size < self._searched:
             self._searched = 0
         if self._searched > at.offset and not final and not self._newline_came(file, batch):
-            self._at = replace(at, size=stat.st_size, mtime=stat.st_mtime_ns)
+            before = at.before if opened else identity.before(file, at.offset)
+            self._at = replace(at, before=before, size=stat.st_size, mtime=stat.st_mtime_ns)
             return batch
         file.seek(at.offset)
         offset, skipping = self._take(file, at, budget, arrival, final, batch)
@@ -171,7 +179,10 @@ class LineTail:
             inode=stat.st_ino,
             offset=offset,
             head=at.head if at.offset >= identity.SAMPLE else identity.head(file, offset),
-            before=at.before if offset == at.offset else identity.before(file, offset),
+            # Of a file that is held open it is asked for with the cursor.
+            before=at.before
+            if batch.more or (opened and offset == at.offset)
+            else identity.before(file, offset),
             size=stat.st_size,
             mtime=stat.st_mtime_ns,
             skipping=skipping,

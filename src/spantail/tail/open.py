@@ -9,6 +9,7 @@ from spantail.tail.lines import LineTail
 from spantail.tail.source import Source, Tail
 
 if TYPE_CHECKING:
+    from spantail.tail.document import Limits
     from spantail.tail.joined import Look
 
 
@@ -21,7 +22,7 @@ def open_tail(
     source: Source,
     cursor: bytes | None,
     notices: lines.Notices,
-    limits: lines.Limits,
+    limits: Limits,
     beside: Look | None = None,
 ) -> Tail:
     """Documents and databases are rarer than lines: their tails are imported when first needed.

@@ -14,7 +14,7 @@ from typing import Final
 from msgspec import Struct
 
 from spantail.formats.row import Beside, Files, Format, Root
-from spantail.tail.globs import Globs
+from spantail.tail.globs import Globs, States, compiled
 
 _XDG_DEFAULTS: Final = {
     "XDG_DATA_HOME": ".local/share",
@@ -58,10 +58,31 @@ class Barred:
         below: dict[str, list[str]] = {}
         for base, pattern in rules:
             below.setdefault(base.rstrip("/") or "/", []).append(pattern)
-        self._below = [(base, Globs(patterns, hidden=True)) for base, patterns in below.items()]
+        self._below = [(base, compiled(tuple(patterns), hidden=True)) for base, patterns in below.items()]
+        self._folder = ""
+        self._here: list[tuple[Globs, States]] | None = None
+        """What may still fit in that folder; None: all of it is covered."""
 
     def covers(self, path: str) -> bool:
-        return any(within(path, base) and globs.covers(parts(path, base)) for base, globs in self._below)
+        folder, _, name = path.rpartition("/")
+        # Thousands of files of one folder are asked about in a row.
+        if (folder or "/") != self._folder:
+            self._folder = folder or "/"
+            self._here = self._inside(self._folder)
+        if self._here is None:
+            return True
+        return any(globs.fits(states, name) is not None for globs, states in self._here)
+
+    def _inside(self, folder: str) -> list[tuple[Globs, States]] | None:
+        here: list[tuple[Globs, States]] = []
+        for base, globs in self._below:
+            if within(folder, base):
+                names = parts(folder, base)
+                if globs.covers(names):
+                    return None
+                if states := globs.inside(names):
+                    here.append((globs, states))
+        return here
 
 
 def within(path: str, folder: str) -> bool:
@@ -139,10 +160,11 @@ def places(
                 folders += [(0, path, True) for path in extra.get(format_.agent, ())]
             for index, path, trusted in folders:
                 kinds = tuple(files for files in format_.files if files.root == index)
-                real = os.path.realpath(path)
-                if not os.path.isdir(real) or not (trusted or within(real, real_home)):  # noqa: PTH112
+                # Most folders are missing, and to resolve a path costs a stat for each of its parts.
+                real = os.path.realpath(path) if os.path.isdir(path) else ""  # noqa: PTH112
+                if not (trusted or within(real, real_home)):
                     real = ""
-                globs = Globs([files.glob for files in kinds])
+                globs = compiled(tuple(files.glob for files in kinds))
                 root = format_.roots[index]
                 place = Place(path, home, format_, kinds, globs, real, real_home, root.search, root.beside)
                 result.append(place)

@@ -96,11 +96,14 @@ def decode(stored: bytes | None) -> Cursor:
 
 
 def signature(path: str) -> Signature:
-    """Raises OSError if there is no such database; a missing log is no error."""
+    """Raises OSError if there is no such database; a missing log is no error. An empty one is as good as none:
+    to open a database, even to read it, leaves one behind."""
     main = os.stat(path)  # noqa: PTH116 this and the next are all that an idle database costs
     try:
         wal = os.stat(path + "-wal")  # noqa: PTH116
     except OSError:
+        wal = None
+    if wal is None or not wal.st_size:
         return Signature(main.st_dev, main.st_ino, main.st_size, main.st_mtime_ns)
     return Signature(
         main.st_dev,

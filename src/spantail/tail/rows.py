@@ -18,16 +18,20 @@ from __future__ import annotations
 
 import contextlib
 import sqlite3
+import time
 from collections.abc import Iterator
 from hashlib import blake2b
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from spantail.formats.queries import Parts, Plan, Query, Row, Values
-from spantail.model import Record
+from spantail.model import SECOND, Record
 from spantail.tail import row_cursor
 from spantail.tail.database import Database, trouble
 from spantail.tail.row_cursor import OPEN, UNFINISHED, Cursor, Mark, Seen, Signature
 from spantail.tail.source import Batch, Source
+
+YOUNG: Final = 2 * SECOND
+"""What was written no longer ago may have been followed by more at the same time: clocks of files are coarse."""
 
 
 class Limits(Protocol):
@@ -62,6 +66,7 @@ class RowsTail:
         self._limit = limits.record_bytes
         self._at = row_cursor.decode(cursor)
         self._more = False
+        self._young = False
         self._failed = ""
         self._failed_at: Signature | None = None
         """Set for what only a change can mend."""
@@ -77,6 +82,8 @@ class RowsTail:
         self.gone = False
         if self._failed:
             return now != self._failed_at
+        if self._young and self._database.resting:
+            return True  # without a connection that is kept, only the clock of the files tells of the next commit
         return self._more or now != self._at.seen or self._database.committed()
 
     def read(self, budget: int, arrival: int) -> Batch:
@@ -87,6 +94,8 @@ class RowsTail:
         except OSError as error:
             self._cannot_stat(error)
             return batch
+        kept = row_cursor.encode(self._at)
+        self._young = time.time_ns() - max(now.mtime, now.wal_mtime) < YOUNG
         try:
             connection = self._database.open(now[:2])
             connection.execute("BEGIN")
@@ -95,6 +104,9 @@ class RowsTail:
             finally:
                 with contextlib.suppress(sqlite3.Error):
                     connection.execute("ROLLBACK")
+            if self._database.resting and self._woken(now):
+                self._at = row_cursor.decode(kept)
+                return Batch([])
         except sqlite3.Error as error:
             self._cannot(error, now)
             if batch.records:
@@ -105,7 +117,20 @@ class RowsTail:
         self._at.seen = now._replace(size=UNFINISHED) if batch.more else now
         return batch
 
+    def _woken(self, before: Signature) -> bool:
+        """Whether somebody began to write while it was read without locks: then it is read again, with them."""
+        self._database.close()
+        try:
+            return row_cursor.signature(self.source.path) != before
+        except OSError:
+            return True
+
     def cursor(self) -> bytes:
+        """Of a database that was written to a moment before it was read, the signature is not to be trusted by
+        whoever takes up the cursor: a commit that could not be seen yet may have changed nothing of it."""
+        if self._young and self._at.seen is not None:
+            seen = self._at.seen._replace(size=UNFINISHED)
+            return row_cursor.encode(Cursor(seen, self._at.marks, self._at.open))
         return row_cursor.encode(self._at)
 
     def close(self) -> None:
@@ -181,7 +206,7 @@ class RowsTail:
                 # At least one, whatever the open rows used up.
                 if batch.bytes >= budget and len(batch.records) > handed:
                     return False
-                self._new(connection, query, rowid, Row(key or "", tuple(values)), arrival, batch)
+                self._new(connection, query, rowid, Row(_name(key), tuple(values)), arrival, batch)
                 mark.at = rowid
         finally:
             mark.remember([(record.position, record.body.key) for record in batch.records[handed:]])
@@ -191,7 +216,7 @@ class RowsTail:
         ).fetchone()
         if top is not None and top[0] > (mark.at or 0):
             mark.at = top[0]
-            mark.remember([(top[0], top[1] or "")])
+            mark.remember([(top[0], _name(top[1]))])
         return True
 
     def _marked(
@@ -207,11 +232,11 @@ class RowsTail:
             (mark.at,) if mark.at is not None else (),
         )
         for value, rowid, key, *values in rows:
-            if value is None:
+            if not _comparable(value):
                 continue
             if batch.bytes >= budget and value != mark.at:
                 return False
-            row = Row(key or "", tuple(values))
+            row = Row(_name(key), tuple(values))
             digest = _digest((row.values,))
             if value == mark.at and mark.top.get(row.key) == digest:
                 continue
@@ -288,7 +313,7 @@ class RowsTail:
                 continue
             batch.bytes += size
             found.append(tuple(values))
-            if since is None or (changed is not None and changed > since):
+            if _comparable(changed) and (since is None or _order(changed) > _order(since)):
                 since = changed
         return tuple(found), since
 
@@ -330,6 +355,21 @@ class RowsTail:
 
 def _select(query: Query) -> str:
     return f"SELECT {', '.join(('rowid', query.key or 'NULL', *query.columns))} FROM {query.table}"  # noqa: S608
+
+
+def _name(key: Any) -> str:
+    """A key as text: a column of SQLite may hold anything, whatever its type says."""
+    return key if isinstance(key, str) else "" if key is None else repr(key)
+
+
+def _comparable(value: Any) -> bool:
+    """Whether a mark can stand on it."""
+    return isinstance(value, int | float | str)
+
+
+def _order(value: float | str) -> tuple[bool, float, str]:
+    """As SQLite orders them: all numbers before all texts."""
+    return (True, 0.0, value) if isinstance(value, str) else (False, value, "")
 
 
 def _size(values: Values | list[Any]) -> int:

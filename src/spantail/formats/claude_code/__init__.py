@@ -9,6 +9,7 @@ from spantail.formats.row import Files, Format, Gives, Root
 FORMAT = Format(
     agent="claude-code",
     title="Claude Code",
+    demo="spantail.formats.claude_code.demo",
     provider="anthropic",
     versions="1.0.72, 2.0.37, 2.1.20, 2.1.197, 2.1.326",
     roots=(Root(".claude/projects", env="CLAUDE_CONFIG_DIR", below="projects"),),

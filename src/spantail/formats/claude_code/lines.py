@@ -2,37 +2,44 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
+from msgspec import Meta as Within
 from msgspec import Raw, Struct, field
 from msgspec.json import Decoder
 
 from spantail.model import Usage
 
+# A line that has more tokens than any call, or an id longer than any, is not one of Claude Code's. Sums of these
+# numbers and thousands of these ids must fit into what is kept of a session.
+Tokens = Annotated[int, Within(ge=-(10**12), le=10**12)]
+Id = Annotated[str, Within(max_length=400)]
+Text = Annotated[str, Within(max_length=4096)]
+
 
 class CacheCreation(Struct, gc=False):
-    hour: int | None = field(name="ephemeral_1h_input_tokens", default=None)
+    hour: Tokens | None = field(name="ephemeral_1h_input_tokens", default=None)
 
 
 class OutputDetails(Struct, gc=False):
-    thinking_tokens: int | None = None
+    thinking_tokens: Tokens | None = None
 
 
 class LineUsage(Struct, gc=False):
-    input_tokens: int | None = None
-    cache_read_input_tokens: int | None = None
-    cache_creation_input_tokens: int | None = None
-    output_tokens: int | None = None
+    input_tokens: Tokens | None = None
+    cache_read_input_tokens: Tokens | None = None
+    cache_creation_input_tokens: Tokens | None = None
+    output_tokens: Tokens | None = None
     cache_creation: CacheCreation | None = None
     output_tokens_details: OutputDetails | None = None
 
     def usage(self) -> Usage | None:
         """None for zeros: a proxy that writes them does not know, and a copy of them is no count."""
         usage = Usage(
-            input=self.input_tokens or 0,
-            cache_read=self.cache_read_input_tokens or 0,
-            cache_write=self.cache_creation_input_tokens or 0,
-            output=self.output_tokens or 0,
+            self.input_tokens or 0,
+            self.cache_read_input_tokens or 0,
+            self.cache_creation_input_tokens or 0,
+            self.output_tokens or 0,
         )
         if self.cache_creation is not None:
             usage.cache_write_1h = min(self.cache_creation.hour or 0, usage.cache_write)
@@ -43,39 +50,39 @@ class LineUsage(Struct, gc=False):
 
 class Block(Struct, gc=False):
     type: str = ""
-    id: str | None = None
-    name: str | None = None
+    id: Id | None = None
+    name: Id | None = None
     input: Raw = Raw()
     text: Raw = Raw()
-    tool_use_id: str | None = None
+    tool_use_id: Id | None = None
     is_error: bool | None = None
     content: Raw = Raw()
 
 
 class Message(Struct, gc=False):
-    id: str | None = None
-    model: str | None = None
+    id: Id | None = None
+    model: Id | None = None
     content: str | list[Block] | None = None
-    stop_reason: str | None = None
+    stop_reason: Id | None = None
     usage: LineUsage | None = None
 
 
 class Line(Struct, gc=False):
     type: str = ""
-    uuid: str | None = None
-    parent: str | None = field(name="parentUuid", default=None)
+    uuid: Id | None = None
+    parent: Id | None = field(name="parentUuid", default=None)
     timestamp: str | None = None
-    session_id: str | None = field(name="sessionId", default=None)
-    agent_id: str | None = field(name="agentId", default=None)
-    prompt_id: str | None = field(name="promptId", default=None)
+    session_id: Id | None = field(name="sessionId", default=None)
+    agent_id: Id | None = field(name="agentId", default=None)
+    prompt_id: Id | None = field(name="promptId", default=None)
     sidechain: bool | None = field(name="isSidechain", default=None)
     meta: bool | None = field(name="isMeta", default=None)
     summary: bool | None = field(name="isCompactSummary", default=None)
-    cwd: str | None = None
-    branch: str | None = field(name="gitBranch", default=None)
-    version: str | None = None
-    slug: str | None = None
-    subtype: str | None = None
+    cwd: Text | None = None
+    branch: Id | None = field(name="gitBranch", default=None)
+    version: Id | None = None
+    slug: Id | None = None
+    subtype: Id | None = None
     message: Message | None = None
     result: Raw = field(name="toolUseResult", default=Raw())
     attachment: Raw = Raw()
@@ -95,26 +102,26 @@ class Line(Struct, gc=False):
 
 class Attachment(Struct, gc=False):
     type: str = ""
-    event: str | None = field(name="hookEvent", default=None)
+    event: Id | None = field(name="hookEvent", default=None)
     duration: float | None = field(name="durationMs", default=None)
-    exit_code: int | None = field(name="exitCode", default=None)
+    exit_code: Tokens | None = field(name="exitCode", default=None)
     total: float | None = None
 
 
 class AgentResult(Struct, gc=False):
     """toolUseResult of a tool that runs or wakes a subagent."""
 
-    agent_id: str | None = field(name="agentId", default=None)
-    resumed: str | None = field(name="resumedAgentId", default=None)
-    run_id: str | None = field(name="runId", default=None)
-    workflow: str | None = field(name="workflowName", default=None)
-    agent_type: str | None = field(name="agentType", default=None)
+    agent_id: Id | None = field(name="agentId", default=None)
+    resumed: Id | None = field(name="resumedAgentId", default=None)
+    run_id: Id | None = field(name="runId", default=None)
+    workflow: Id | None = field(name="workflowName", default=None)
+    agent_type: Id | None = field(name="agentType", default=None)
     status: str | None = None
     usage: LineUsage | None = None
 
 
 class AgentInput(Struct, gc=False):
-    subagent_type: str | None = None
+    subagent_type: Id | None = None
     prompt: str | None = None
 
 
@@ -127,17 +134,17 @@ class ApiError(Struct, gc=False):
 
 
 class Compaction(Struct, gc=False):
-    trigger: str | None = None
-    pre_tokens: int | None = field(name="preTokens", default=None)
+    trigger: Id | None = None
+    pre_tokens: Tokens | None = field(name="preTokens", default=None)
 
 
 class Meta(Struct, gc=False):
     """agent-<id>.meta.json"""
 
-    agent_type: str | None = field(name="agentType", default=None)
-    name: str | None = None
-    tool_use_id: str | None = field(name="toolUseId", default=None)
-    parent_agent_id: str | None = field(name="parentAgentId", default=None)
+    agent_type: Id | None = field(name="agentType", default=None)
+    name: Id | None = None
+    tool_use_id: Id | None = field(name="toolUseId", default=None)
+    parent_agent_id: Id | None = field(name="parentAgentId", default=None)
 
 
 ATTACHMENT = Decoder(Attachment)

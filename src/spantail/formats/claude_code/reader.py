@@ -18,6 +18,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 from hashlib import blake2b
+from itertools import islice
 from pathlib import PurePath
 from typing import Any
 
@@ -56,6 +57,7 @@ AGENT_TOOLS = frozenset(("Agent", "Task", "Skill", "SendMessage", "Workflow"))
 GOES_ON = frozenset(("tool_use", "max_tokens", "pause_turn", "refusal", "model_context_window_exceeded"))
 NO_PROMPT = ("<local-command", "<command-name>", "<bash-stdout>", "<system-reminder")
 NOTIFICATION = ("<task-notification>", "Another Claude session sent a message:")
+REJECTED = b'"User rejected tool'
 INTERRUPTED = "[Request interrupted by user"
 PLAN = "Implement the following plan"
 CUT = "Your response above was cut off mid-stream"
@@ -196,11 +198,12 @@ class ClaudeReader(Struct):
         message = line.message
         if message is None or (self.forked and self.prompts == 0):
             return []
-        session = self._where(line)
+        session = self._where(line) if line.sidechain else self.session
         if message.model == "<synthetic>":
             return list(self._synthetic(line, session, time))
         call = message.id or line.uuid or ""
-        blocks = message.content if isinstance(message.content, list) else []
+        content = message.content
+        blocks = content if type(content) is list else []
         tools = [b for b in blocks if b.type == "tool_use" and b.id]
         usage = message.usage.usage() if message.usage is not None else None
         if usage is None and self.prompts == 0 and self.boundary:
@@ -211,7 +214,7 @@ class ClaudeReader(Struct):
         silent = not tools and call != self.asked
         inner = session != self.session
         ends = bool(stop) and stop not in GOES_ON and silent
-        rests = silent and not stop and any(b.type == "text" for b in blocks)
+        rests = silent and not stop and bool([b for b in blocks if b.type == "text"])
         if not inner:
             self.last_call, self.ended, self.failed = call, ends or rests, False
         elif ends and session not in self.ended_chains:
@@ -228,9 +231,10 @@ class ClaudeReader(Struct):
             stop=stop or "",
             ends=ends,
             rests=rests,
-            content=None,
         )
-        return [reply, *(self._tool_use(session, call, block, time) for block in tools)]
+        if not tools:
+            return [reply]
+        return [reply, *[self._tool_use(session, call, block, time) for block in tools]]
 
     def _tool_use(self, session: str, call: str, block: Block, time: int) -> Called:
         name, id_ = block.name or "", block.id or ""
@@ -272,14 +276,9 @@ class ClaudeReader(Struct):
         message = line.message
         if message is None:
             return ()
-        session = self._where(line)
+        session = self._where(line) if line.sidechain else self.session
         content = message.content
-        if (
-            isinstance(content, list)
-            and len(content) == 1
-            and content[0].type == "tool_result"
-            and self.prompts
-        ):
+        if type(content) is list and len(content) == 1 and content[0].type == "tool_result" and self.prompts:
             return self._tool_result(line, session, content[0], time)
         return self._said(line, session, content, time)
 
@@ -393,9 +392,9 @@ class ClaudeReader(Struct):
         error_type, exit_code = "", None
         if block.is_error:
             status, error_type, exit_code = self._failure(line, block)
-        elif line.result and bytes(memoryview(line.result)[:20]).startswith(b'"User rejected tool'):
+        elif line.result and memoryview(line.result)[:19] == REJECTED:
             status, error_type = "interrupted", "interrupted"
-        if id_ in self.tasks:
+        if self.tasks and id_ in self.tasks:
             kind, _ = self.tasks.pop(id_)
             result = _decode(AGENT_RESULT, line.result)
             if result is not None:
@@ -439,7 +438,7 @@ class ClaudeReader(Struct):
             return "error", "denied", None
         if text.startswith("[Tool call interrupted") or INTERRUPTED in text:
             return "interrupted", "interrupted", None
-        rejected = bytes(memoryview(line.result)[:20]).startswith(b'"User rejected tool')
+        rejected = memoryview(line.result)[:19] == REJECTED
         if rejected or line.denied == "interrupted":
             return "interrupted", "interrupted", None
         if line.denied or "was blocked" in text or "permission" in text[:80].lower():
@@ -489,7 +488,7 @@ class ClaudeReader(Struct):
                     attrs["exit_code"] = about.exit_code
                 yield Noted(session=session, time=time, kind="hook", attrs=attrs)
             elif about.type == "max_turns_reached":
-                self.failed = True
+                self.failed = self.ended = True
                 yield Closed(session=session, time=time, status="error", error_type="max_turns")
             elif about.type == "budget_usd":
                 self.budget = about.total or 0.0
@@ -541,7 +540,8 @@ SESSION = re.compile(rb'"sessionId":"([^"]{1,80})"')
 
 def unit(path: str, head: bytes) -> tuple[int, str]:
     """A session's main file and those of its subagents are read together."""
-    times = [iso_ns(found.decode("ascii", "replace")) for found in TIMESTAMP.findall(head)[:8]]
+    found = islice(TIMESTAMP.finditer(head), 8)
+    times = [iso_ns(each[1].decode("ascii", "replace")) for each in found]
     time = min((at for at in times if at), default=0)
     if b'"forkedFrom"' in head:
         time += 1  # its copied lines bear the original's times

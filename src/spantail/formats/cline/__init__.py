@@ -85,6 +85,7 @@ def _task(root: int) -> tuple[Files, ...]:
 FORMAT = Format(
     agent="cline",
     title="Cline",
+    demo="spantail.formats.cline.demo",
     versions="3.0.65; VS Code: built from the shapes of 3.51.0, none recorded",
     roots=(
         Root(".cline/data/sessions", env="CLINE_DATA_DIR", below="sessions"),

@@ -24,6 +24,7 @@ def _rollouts(root: int, glob: str) -> Files:
 FORMAT = Format(
     agent="codex",
     title="Codex CLI",
+    demo="spantail.formats.codex.demo",
     provider="openai",
     versions="0.98.0, 0.144.6, 0.169.0",
     roots=(

@@ -54,6 +54,7 @@ def _document(root: int, kind: str, glob: str) -> Files:
 FORMAT = Format(
     agent="opencode",
     title="OpenCode",
+    demo="spantail.formats.opencode.demo",
     versions="1.1.65, 1.2.27, 1.14.41, 1.17.0, 1.18.33",
     roots=(
         Root(".local/share/opencode", xdg="XDG_DATA_HOME"),

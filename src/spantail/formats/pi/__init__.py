@@ -23,6 +23,7 @@ def _sessions(root: int) -> Files:
 FORMAT = Format(
     agent="pi",
     title="pi",
+    demo="spantail.formats.pi.demo",
     versions="0.87.1",
     roots=(
         Root(".pi/agent/sessions", env="PI_CODING_AGENT_DIR", below="sessions"),

@@ -104,8 +104,7 @@ class PiReader(Struct):
 
     def _header(self, line: Line) -> Iterator[Event]:
         self.session = text(line.id) or self.session
-        self.provider = text(line.provider) or self.provider
-        self.model = text(line.model_id) or self.model
+        self.provider, self.model = text(line.provider), text(line.model_id)
         origin = text(line.parent_session, 4_000) or text(line.branched_from, 4_000)
         yield Started(
             session=self.session,
@@ -132,8 +131,9 @@ class PiReader(Struct):
     # --------------------------------------------------------------------- prompts and replies
 
     def _user(self, line: Line, message: Message, time: int) -> Iterator[Event]:
-        if self.asked and 0 < time_ns(message.timestamp) < self.last:
-            # Typed before the loop had come so far: it was queued, and steers the turn that runs.
+        if self.asked and 0 < time_ns(message.timestamp) < self.last <= time:
+            # Typed before the loop had come so far: it was queued, and steers the turn that runs. (Where the lines'
+            # own times went back, one of them was wrong and nothing can be told from them.)
             yield Noted(session=self.session, time=time, kind="queued_prompt")
             return
         self.turn = line.key()

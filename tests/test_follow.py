@@ -1,0 +1,201 @@
+"""The loop itself: when it settles, what it drops, what it remembers over a restart."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+
+import msgspec
+import pytest
+
+import replay
+import truth
+from program import configured
+from receiver import Receiver
+from spantail.commands.run import Run
+from spantail.config import Limits
+from spantail.model import SECOND
+from spantail.state.store import Store
+from spantail.tail.wake import HandWaker
+
+sys.path.append(str(Path(__file__).with_name("formats")))
+from goose_database import Goose, text
+
+BEGIN = 1_760_000_000 * SECOND
+
+
+class Loop:
+    """The program on one session file, looked at by hand."""
+
+    def __init__(self, tmp_path, **config) -> None:
+        self.now = [BEGIN]
+        self.during = lambda: None
+        self.waker = HandWaker(lambda _timeout: self.during())
+        self.path = tmp_path / "home/.agent/sessions/s.jsonl"
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        self.store = Store(tmp_path / "state")
+        settings = configured(tmp_path / "home", tmp_path / "state", once=False, **config)
+        self.run = Run(
+            settings, os.environ, self.store, clock=lambda: self.now[0], waker=self.waker, strict=True
+        )
+
+    def write(self, kind, *, at, told=True, **more) -> None:
+        moment = datetime.fromtimestamp((BEGIN / SECOND) + at, UTC).isoformat(timespec="milliseconds")
+        record = {"schema_version": 1, "time": moment.replace("+00:00", "Z"), "type": kind, **more}
+        with self.path.open("ab") as file:
+            file.write(json.dumps(record).encode() + b"\n")
+        if told:
+            self.waker.change(str(self.path))
+
+    def begin(self) -> None:
+        self.run.begin()
+
+    def look(self, at=None) -> None:
+        if at is not None:
+            self.now[0] = BEGIN + round(at * SECOND)
+        self.run.follow.step(0)
+
+    def turns(self) -> float:
+        rows = [row for row in self.store.totals() if row.family == "coding_agent_turns_total"]
+        return sum(msgspec.msgpack.decode(row.value, type=float) for row in rows)
+
+    def end(self) -> None:
+        self.run._leave()
+        self.store.close()
+
+
+@pytest.fixture
+def receiver(monkeypatch):
+    with Receiver("http") as receiver:
+        for key, value in receiver.environ().items():
+            monkeypatch.setenv(key, value)
+        yield receiver
+
+
+def test_nothing_is_settled_by_a_time_up_to_which_not_all_was_read(tmp_path, receiver):
+    """A record that is written while the loop wakes up is not read yet, and may say that the turn goes on."""
+    loop = Loop(tmp_path)
+    loop.begin()
+    loop.write("user", at=0, turn_id="t", text="x")
+    loop.write("assistant_finished", at=0.5, turn_id="t", message_id="m1", finish_reason="stop")
+    loop.look(0.5)
+
+    def meanwhile() -> None:
+        loop.write("assistant_started", at=2, turn_id="t", message_id="m2", told=False)
+        loop.now[0] = BEGIN + 3 * SECOND
+
+    loop.during = meanwhile
+    loop.look(1)
+    loop.during = lambda: None
+    assert loop.turns() == 0
+    loop.waker.change(str(loop.path))
+    loop.look(3)
+    loop.write("assistant_finished", at=9, turn_id="t", message_id="m2", finish_reason="stop")
+    loop.look(9)
+    loop.look(20)
+    loop.end()
+    (turn,) = (span for span in receiver.spans if truth.is_turn(span))
+    assert turn.end - turn.start == 9 * SECOND
+
+
+def test_a_restart_remembers_how_far_the_agent_s_clock_is_off(tmp_path, receiver):
+    """An agent whose clock is hours behind ours is not silent for hours, before a restart or after."""
+    hours = 5 * 3600
+    for life, (kind, more) in enumerate(
+        (("user", {"text": "x"}), ("assistant_finished", {"message_id": "m", "finish_reason": "stop"}))
+    ):
+        loop = Loop(tmp_path)
+        loop.now[0] += (hours + 60 * life) * SECOND
+        loop.begin()
+        assert loop.turns() == 0
+        loop.write(kind, at=60 * life, turn_id="t", **more)
+        loop.look()
+        loop.run.deliverer.stop(0)
+        loop.store.close()  # without a word, as by a kill
+    loop = Loop(tmp_path)
+    loop.now[0] += (hours + 120) * SECOND
+    loop.begin()
+    loop.look()
+    loop.end()
+    (turn,) = (span for span in receiver.spans if truth.is_turn(span))
+    assert turn.attrs["coding_agent.turn.status"] == "ok"
+
+
+def test_what_a_full_outbox_drops_is_counted_by_the_commit_that_drops_it(tmp_path, receiver):
+    """The oldest spans go; the count is in the state when they are not, and both survive a kill."""
+    receiver.stop()
+    loop = Loop(tmp_path, limits=Limits(outbox_bytes=2000))
+    loop.begin()
+    for number in range(20):
+        loop.write("user", at=10 * number, turn_id=f"t{number}", text="x")
+        loop.look(10 * number)
+    made = loop.turns()
+    waiting = loop.store.waiting_spans
+    assert loop.store.waiting_bytes <= 2000 + 1000  # and what the last commit put there
+    dropped = [row for row in loop.store.totals() if row.family == "spantail_outbox_dropped_spans_total"]
+    counted = sum(msgspec.msgpack.decode(row.value, type=float) for row in dropped)
+    assert counted == made - waiting > 0
+    loop.run.deliverer.stop(0)
+    loop.store.close()
+
+
+def test_the_loop_rests_when_there_is_nothing_to_do(tmp_path, receiver):
+    """A turn that the clock will close later is waited for, not asked about all the time."""
+    loop = Loop(tmp_path)
+    loop.begin()
+    loop.write("user", at=0, turn_id="t", text="x")
+    loop.write("tool_started", at=0, turn_id="t", call_id="c", name="shell", input={})
+    loop.look(0)
+    waits: list[float] = []
+    while loop.turns() == 0:
+        waits.append(loop.run.follow._patience())
+        assert waits[-1] > 0.5 or len(waits) > 3000, waits
+        loop.look((loop.now[0] - BEGIN) / SECOND + waits[-1])
+        assert len(waits) < 5000
+    loop.end()
+
+
+def test_a_transaction_that_was_announced_too_early_is_seen(tmp_path, receiver):
+    """The log of a database is written before its transaction is there for others, and nothing tells of the rest."""
+    path = tmp_path / "home/.local/share/goose/sessions/sessions.db"
+    path.parent.mkdir(parents=True)
+    goose = Goose(path)
+    goose.session("s", BEGIN // SECOND)
+    loop = Loop(tmp_path)
+    loop.begin()
+    loop.waker.change(f"{path}-wal")
+    loop.look(0)
+    goose.say("s", "user", BEGIN // SECOND, text("x"))
+    loop.look(1)
+    loop.look(4000)
+    goose.close()
+    loop.end()
+    assert [span for span in receiver.spans if truth.is_turn(span)]
+
+
+def test_a_companion_made_while_nobody_looked_is_read_before_the_file_that_went_on(tmp_path, receiver):
+    """A log of hooks that is new at a restart has the exact times of calls in messages that were known before."""
+    case = truth.FIXTURES / "cline/multi-a"
+    recorded = replay.copied(case, tmp_path / "recorded")
+    home = tmp_path / "home"
+    shutil.copytree(recorded, home)
+    (log,) = home.rglob("hooks.jsonl")
+    log.unlink()
+    for path in home.rglob("*.messages.json"):
+        document = json.loads(path.read_bytes())
+        path.write_text(json.dumps({**document, "messages": document["messages"][:1]}))
+    for whole in (False, True):
+        if whole:
+            shutil.copytree(recorded, home, dirs_exist_ok=True)
+        loop = Loop(tmp_path)
+        loop.begin()
+        loop.look()
+        loop.run.deliverer.wait_idle(20)
+        loop.run.deliverer.stop(0)
+        loop.store.close()
+    stated = [s for s in receiver.spans if s.attrs.get("coding_agent.tool.duration_source") == "stated"]
+    assert stated
