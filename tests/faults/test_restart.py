@@ -1,0 +1,114 @@
+"""A restart reads what is new and nothing else: counted at the file descriptors, not by our own counter."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections import Counter
+from io import BufferedReader, FileIO
+from pathlib import Path
+
+import pytest
+
+import replay
+import truth
+from program import LONG_AFTER, configured
+from spantail.commands import run
+from spantail.tail import identity
+
+CASES = [
+    case
+    for case in truth.cases()
+    if (case.parent.name, case.name)
+    in {("claude-code", "subagent-a"), ("cline", "tools-a"), ("pi", "tools-a")}
+    or (case.parent.name, case.name)
+    in {("opencode", "tools-a"), ("goose", "tools-a"), ("gemini-cli", "tools-a")}
+]
+BESIDE = 4 * identity.SAMPLE
+"""What is looked at to know a file again."""
+
+
+class Opened:
+    """Every file below a folder that this process opens, by whatever means."""
+
+    def __init__(self) -> None:
+        self.below = ""
+        self.paths: list[str] = []
+        sys.addaudithook(self._hook)
+
+    def _hook(self, event: str, args: tuple) -> None:
+        if self.below and event in ("open", "sqlite3.connect") and isinstance(args[0], str | bytes):
+            path = os.fsdecode(args[0]).removeprefix("file:").partition("?")[0]
+            if path.startswith(self.below):
+                self.paths.append(path)
+
+
+OPENED = Opened()
+
+
+@pytest.fixture
+def read(monkeypatch) -> Counter[str]:
+    """Bytes that came through the descriptors of followed files."""
+    counts: Counter[str] = Counter()
+
+    class Counted(FileIO):
+        def readinto(self, buffer) -> int:
+            got = super().readinto(buffer)
+            counts["bytes"] += got or 0
+            return got
+
+        def readall(self) -> bytes:
+            got = super().readall()
+            counts["bytes"] += len(got)
+            return got
+
+    def open_plain(path: str, buffer: int = 1 << 18) -> BufferedReader:
+        return BufferedReader(Counted(path, "rb"), buffer)
+
+    monkeypatch.setattr(identity, "open_plain", open_plain)
+    return counts
+
+
+def once(home: Path, tmp_path: Path) -> list[str]:
+    """The files that one more run opens."""
+    OPENED.below, OPENED.paths = str(home), []
+    try:
+        assert run.main(configured(home, tmp_path / "state"), {}, clock=lambda: LONG_AFTER) == 0
+    finally:
+        OPENED.below = ""
+    return [path for path in OPENED.paths if Path(path).is_file()]
+
+
+@pytest.mark.parametrize("case", CASES, ids=truth.name)
+def test_nothing_new_opens_nothing(case, tmp_path):
+    """Lines, documents and databases alike."""
+    home = replay.copied(case, tmp_path / "home")
+    assert once(home, tmp_path)
+    assert once(home, tmp_path) == []
+
+
+def test_one_more_line_reads_one_more_line(tmp_path, read):
+    """Of a long file, and of no other."""
+    home = replay.copied(truth.FIXTURES / "claude-code/subagent-a", tmp_path / "home")
+    main = max(home.rglob("*.jsonl"), key=lambda path: path.stat().st_size)
+    other = b'{"type":"mode","mode":"normal"}\n'
+    with main.open("ab") as file:
+        file.write(other * 100_000)
+    once(home, tmp_path)
+    assert read["bytes"] > 3_000_000
+    read.clear()
+    with main.open("ab") as file:
+        file.write(other)
+    assert set(once(home, tmp_path)) == {str(main)} or read["bytes"]
+    assert len(other) <= read["bytes"] <= len(other) + BESIDE
+
+
+def test_a_session_that_went_on_is_read_on(tmp_path, read):
+    """Whatever its storage: a document that was written anew is read once, the others not at all."""
+    home = replay.copied(truth.FIXTURES / "cline/tools-a", tmp_path / "home")
+    once(home, tmp_path)
+    read.clear()
+    document = next(home.rglob("*.messages.json"))
+    document.write_bytes(document.read_bytes() + b"\n")
+    once(home, tmp_path)
+    assert read["bytes"] == document.stat().st_size
