@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from collections import Counter
@@ -15,9 +14,10 @@ import pytest
 import replay
 import truth
 from program import LONG_AFTER
+from servers.jaeger import Jaeger
+from servers.server import clean_environ
 from spantail.model import SECOND
 
-pytest_plugins = ("servers.jaeger",)
 pytestmark = pytest.mark.servers
 
 CASES = (
@@ -57,14 +57,6 @@ def send(home: Path, state: Path, environ: dict[str, str]) -> str:
     return page.read_text()
 
 
-def clean_environ() -> dict[str, str]:
-    return {
-        name: value
-        for name, value in os.environ.items()
-        if not name.startswith(("OTEL_", "SPANTAIL_", "XDG_")) and not name.lower().endswith("_proxy")
-    }
-
-
 class Loaded:
     """A Jaeger that holds the home's spans."""
 
@@ -101,8 +93,6 @@ def home(tmp_path_factory) -> Path:
 @pytest.fixture(scope="module", params=["grpc", "http/protobuf"])
 def loaded(request, jaeger_program, home, tmp_path_factory) -> Iterator[Loaded]:
     """A Jaeger for each protocol, so that what one of them lost is not covered by the other."""
-    from servers.jaeger import Jaeger
-
     folder = tmp_path_factory.mktemp("loaded")
     with Jaeger(jaeger_program, folder / "jaeger") as jaeger:
         yield Loaded(jaeger, home, folder, request.param)

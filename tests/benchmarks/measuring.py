@@ -18,11 +18,13 @@ CLOCK_TICKS = os.sysconf("SC_CLK_TCK")
 
 
 def environ(**more: str) -> dict[str, str]:
-    """The shell's, without what it says about OpenTelemetry, proxies or us."""
+    """The shell's, without what it says about OpenTelemetry, proxies or us; and as an installation has them,
+    modules stay compiled."""
     kept = {
         name: value
         for name, value in os.environ.items()
-        if not name.startswith(("OTEL_", "SPANTAIL_")) and not name.lower().endswith("_proxy")
+        if not name.startswith(("OTEL_", "SPANTAIL_", "PYTHONDONTWRITE"))
+        and not name.lower().endswith("_proxy")
     }
     return {**kept, **more}
 
