@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from spantail.commands import formats
+from spantail.config import Limits
 from spantail.formats import TABLE
 from spantail.settings import SETTINGS
 from spantail.state.families import FAMILIES
@@ -48,3 +49,9 @@ def test_the_commands_of_the_readme_exist():
     assert "python3 -m venv .venv && .venv/bin/pip install -q . && .venv/bin/spantail run" in README
     assert "bash .ci/run" in README
     assert (ROOT / ".ci" / "run").exists()
+
+
+@pytest.mark.parametrize("limit", Limits.__struct_fields__)
+def test_every_limit_is_documented(limit):
+    """In the table of the README, with its default."""
+    assert re.search(rf"^\| `{limit}` \| [^|]+ \| [^|]+ \|$", README, re.MULTILINE)
