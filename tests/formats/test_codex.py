@@ -718,7 +718,7 @@ def spawned(of, child, write):
     ],
 )
 def test_a_subagents_span_hangs_below_the_call_that_started_it(write):
-    """Named in the call's output, or in an item of one of two kinds."""
+    """Named in the call's output, or in an item or event of one of two kinds each."""
     out = spawned(sessions(), OWN, write)
     (tool,), (agent,) = kinds(out, ToolCall), kinds(out, Subagent)
     assert (agent.name, agent.agent_id, agent.parent, agent.trace) == ("worker", OWN, tool.span, tool.trace)
@@ -771,6 +771,14 @@ def test_files_without_envelopes_give_turns_and_tools():
         {"id": OWN, "timestamp": "2025-08-01T10:00:00.000Z", "instructions": None, "git": {"branch": "main"}}
     )
     for n in (1, 2):
+        lambda p: (
+            p.event("sub_agent_activity", event_id="sp", agent_thread_id=OWN, kind="started"),
+            p.output("sp", json.dumps({"task_name": "/root/x"})),
+        ),
+        lambda p: (
+            p.event("collab_agent_spawn_end", call_id="sp", sender_thread_id=OTHER, new_thread_id=OWN),
+            p.output("sp", "{}"),
+        ),
         file.raw({"record_type": "state"})
         text = [{"type": "input_text", "text": "<environment_context>\n"}]
         file.raw({"type": "message", "role": "user", "content": text})
@@ -789,6 +797,28 @@ def test_files_without_envelopes_give_turns_and_tools():
     assert {turn.start for turn in kinds(out, Turn)} == {iso_ns("2025-08-01T10:00:00Z")}
     assert kinds(out, ModelCall) == []
     assert file.events[0].branch == "main"
+@pytest.mark.parametrize(
+    ("tool", "told", "woken"),
+    [
+        ("send_input", {"type_": "collab_agent_interaction_end", "receiver_thread_id": OWN}, True),
+        ("resume_agent", {"type_": "collab_resume_end", "receiver_thread_id": OWN}, True),
+        ("followup_task", {"type_": "sub_agent_activity", "kind": "interacted"}, True),
+        ("send_message", {"type_": "sub_agent_activity", "kind": "interacted"}, False),
+        ("interrupt_agent", {"type_": "sub_agent_activity", "kind": "interrupted"}, False),
+    ],
+)
+def test_a_call_that_wakes_a_subagent_is_tied_to_it(tool, told, woken):
+    """A message that is left for a subagent wakes nobody, and an event of no known call ties nothing."""
+    file = File(OTHER)
+    file.start()
+    file.call("w", tool)
+    for id_ in ("w", "another"):
+        file.event(call_id=id_, event_id=id_, agent_thread_id=OWN, **told)
+    tied = [(event.session, event.call) for event in kinds(file.events, Linked)]
+    assert tied == ([(OWN, f"{OTHER}/w")] if woken else [])
+    assert len(kinds(file.events, Started)) == 1
+
+
 
 
 def test_limits_are_told_when_they_change():

@@ -149,7 +149,10 @@ class Payload(Struct, gc=False):
 
 
 class Line(Payload, gc=False):
+    event_id: Any = None
+    agent_thread_id: Any = None
     ordinal: Any = None
+    receiver_thread_id: Any = None
     payload: Payload | None = None
 
 

@@ -378,7 +378,7 @@ class CodexReader(Struct):
         id_ = text(item.call_id)
         name = self.calls.get(id_)
         if name in subagents.STARTS:
-            yield from subagents.named_in(item.output, self.session, self._key(id_), time, self.parent)
+            yield from self._links(subagents.named_in(item.output), id_, time, spawns=True)
         if name:
             ending = results.of_output(item.output)
             yield from self._returned(id_, ending, time, time, some(item.output), source)
@@ -450,7 +450,8 @@ class CodexReader(Struct):
                 start=min(time_ns(body.started_at_ms) or end, end),
             )
         if name is not None:
-            yield from subagents.started_by(item, self.session, self._key(id_), time, self.parent)
+            children, spawns = subagents.set_to_work(item, name)
+            yield from self._links(children, id_, time, spawns=spawns)
         if name and (inner or item.type != "SubAgentActivity"):
             yield from self._returned(id_, ending, time, end, output)
         if inner:
@@ -463,6 +464,11 @@ class CodexReader(Struct):
         if kind == "token_count":
             yield from self._counted(body, time, position)
         elif kind == "item_completed":
+    def _links(self, children: list[str], id_: str, time: int, *, spawns: bool) -> Iterator[Event]:
+        """The subagents that a call of this thread has set to work."""
+        call = self._key(id_)
+        return subagents.linked(children, self.session, call, time, self.parent, spawns=spawns)
+
             yield from self._item(body, time, position)
         elif kind == "user_message":
             if text(body.kind) not in ("environment_context", "user_instructions"):
@@ -488,6 +494,11 @@ class CodexReader(Struct):
             word = word_of(body.codex_error_info) or "other"
             if word not in NO_FAILURE:
                 self.failed = word
+        elif kind in subagents.TOLD:
+            id_ = text(body.call_id) or text(body.event_id)
+            if id_ in self.calls:
+                children, spawns = subagents.told_in(body, self.calls[id_])
+                yield from self._links(children, id_, time, spawns=spawns)
                 yield Noted(session=self.session, time=time, kind="provider_error", error_type=word)
         elif kind == "stream_error":
             yield Noted(

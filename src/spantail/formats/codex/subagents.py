@@ -1,8 +1,8 @@
 """Which threads are subagents, and which tool call of the parent started them.
 
 A subagent is a thread of its own, in a file of its own, that names its parent. The parent's file
-names the child beside the tool call: in an item (CollabAgentToolCall, SubAgentActivity), or in the
-output of the call in files without items.
+names the child beside the tool call: in an item (CollabAgentToolCall, SubAgentActivity), or, in files
+without items, in an event or the output of the call.
 """
 
 from __future__ import annotations
@@ -66,14 +66,29 @@ def started_by(item: Item, session: str, call: str, time: int, parent: str) -> I
         spawns = _plain(item.tool) == "spawn_agent"
         given = item.receiver_thread_ids
         children = [text(id_) for id_ in given[:MANY]] if isinstance(given, list) else []
-    elif item.type == "SubAgentActivity" and item.kind == "started":
-        spawns = True
-        children = [text(item.agent_thread_id)]
-    for child in children:
-        yield from _linked(child, session, call, time, parent, spawns=spawns)
+        return children, _plain(item.tool) == "spawn_agent"
+    if item.type == "SubAgentActivity":
+        return _active(item.kind, item.agent_thread_id, name)
+    return [], False
 
 
-def named_in(output: Raw, session: str, call: str, time: int, parent: str) -> Iterator[Event]:
+def told_in(event: Payload, name: str) -> tuple[list[str], bool]:
+    """The same of the events that versions without items have."""
+    if event.type == "sub_agent_activity":
+        return _active(event.kind, event.agent_thread_id, name)
+    if event.type == "collab_agent_spawn_end":
+        return [text(event.new_thread_id)], True
+    return [text(event.receiver_thread_id)], False
+
+
+def _active(kind: object, thread: object, name: str) -> tuple[list[str], bool]:
+    """What a subagent was told may also be left for it to find, and wakes nobody."""
+    if kind == "started" or (kind == "interacted" and name in STARTS):
+        return [text(thread)], kind == "started"
+    return [], False
+
+
+def named_in(output: Raw) -> list[str]:
     """Without items: `{"agent_id": ..., "nickname": ...}` is what a spawn_agent puts out."""
     about = decoded(OBJECT, text_of(output).encode("utf-8", "replace"))
     if about is not None:
