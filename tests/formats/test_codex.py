@@ -413,6 +413,35 @@ def test_only_uuids_of_version_7_tell_when_they_were_made():
 def test_without_marks_a_user_message_begins_a_turn_and_a_plain_answer_ends_it():
     """What the program writes in the user's name begins none; turn_context comes with every call."""
     of = sessions()
+def test_a_copy_without_turn_ids_and_meta_bears_the_stamp_of_the_beginning():
+    """Or its own older stamps. In a file that names no origin the same lines are its own."""
+    for meta, own in (({"forked_from_id": OTHER}, 1), ({}, 2)):
+        file = File(**meta)
+        file.event("user_message", 0, message="old")
+        file.call("c1", after=1)
+        file.output("c1", after=1)
+        file.said(1)
+        file.count((500, 0, 50), (500, 0, 50), after=1)
+        file.event("user_message", 90, message="new")
+        file.call("c2", after=4_000)
+        file.count((600, 0, 60), (100, 0, 10))
+        assert len(kinds(file.events, Prompted)) == own
+        assert [event.id for event in kinds(file.events, Called)] == ["c1", "c2"][-own:]
+        assert usages(file.events)[-1] == (100, 0, 10)
+        assert len(usages(file.events)) == own
+
+
+@pytest.mark.parametrize("turn", ["turn-1", TURN])
+def test_a_marked_turn_is_no_copy_however_early_it_begins(turn):
+    file = File(forked_from_id=OTHER)
+    file.start(turn)
+    file.event("user_message", 1, message="go")
+    file.said(1)
+    file.count((100, 0, 10), (100, 0, 10), after=1)
+    assert len(kinds(file.events, Prompted)) == 2  # the second brings the words
+    assert usages(file.events) == [(100, 0, 10)]
+
+
     file = File(sessions=of)
     file.event("user_message", message="<environment_context>\n", kind="environment_context")
     file.event("user_message", message="<user_instructions>x", kind="user_instructions")

@@ -8,7 +8,8 @@ times too much. What tells them apart, the surest first:
 - turn ids and thread ids are UUIDv7: a turn minted before the file's own thread is a copy, one minted
   later is genuine, whatever the file says about parents;
 - without turn ids: after a session_meta with another id, the lines stamped within a second of it
-  (a copy is written in one go).
+  (a copy is written in one go); without such a one, in a file that names its origin, the lines that
+  bear the stamp of the beginning, which no answer of a model has, or an older one.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from spantail.model import SECOND
+from spantail.model import MILLISECOND, SECOND
 
 _V7: Final = re.compile(r"([0-9a-f]{8})-([0-9a-f]{4})-7[0-9a-f]{3}-[0-9a-f]{4}-[0-9a-f]{12}", re.IGNORECASE)
 
@@ -27,6 +28,9 @@ def minted(id_: str) -> int:
     """When a UUIDv7 was made, in milliseconds; 0 for any other id."""
     found = _V7.fullmatch(id_)
     return int(found[1] + found[2], 16) if found is not None else 0
+
+
+AT_ONCE: Final = 100 * MILLISECOND
 
 
 class History(Struct):
@@ -44,12 +48,20 @@ class History(Struct):
     """The copied part has turn ids."""
     begun: bool = False
     """A turn of the file's own has begun."""
+    unsure: bool = False
+    """Nothing but its stamps makes it a copy."""
+
+    def relate(self, time: int) -> None:
+        """The file names its origin; a copy of that one's history may follow."""
+        self.related = True
+        if self.own:
+            self.copying, self.since, self.unsure = True, time, True
 
     def foreign(self, time: int) -> None:
         """Another thread's session_meta."""
         self.related = True
-        if not self.begun and not self.copying:
-            self.copying, self.since, self.turns = True, time, False
+        if not self.begun and (self.unsure or not self.copying):
+            self.copying, self.since, self.turns, self.unsure = True, time, False, False
 
     def copied(self, turn: str, ordinal: object, time: int) -> bool:
         """Whether a record is a copy. `turn`: the id of the turn that begins with it, if one does."""
@@ -61,6 +73,13 @@ class History(Struct):
             self.copying = old
             self.turns |= old
             self.begun |= not old
-        elif self.copying and (turn or not self.turns) and time > self.since + SECOND:
-            self.copying, self.begun = False, True
+            self.unsure &= not old
+        elif self.copying and (turn or not self.turns) and self._later(turn, time):
+            self.copying, self.begun, self.unsure = False, True, False
         return self.copying
+
+    def _later(self, turn: str, time: int) -> bool:
+        """Whether a record without a word of its own about that is no part of a copy any more."""
+        if self.unsure:
+            return bool(turn) or time > self.since + AT_ONCE
+        return time > self.since + SECOND

@@ -157,7 +157,8 @@ class CodexReader(Struct):
         origin = subagents.origin(meta)
         self.parent, self.alone = origin.parent, origin.nested and not origin.parent
         source = text(meta.forked_from_id)
-        self.history.related = bool(source or origin.nested)
+        if source or origin.nested:
+            self.history.relate(time)
         start = meta.subagent_history_start_ordinal
         if isinstance(start, int) and 0 < start < 2**53:
             self.history.start = start
@@ -303,7 +304,10 @@ class CodexReader(Struct):
         told_again = self.total is None and self.history.related and not self.made
         if total != self.total and not told_again:
             call = f"{self._stamp(time, position)}/{total[0] + total[3]}"
-            yield from self._replied(call, "", body.info.last_token_usage, time)
+            last = body.info.last_token_usage
+            if last is None and (self.total is not None or not self.history.related):
+                last = since(total, self.total)
+            yield from self._replied(call, "", last, time)
         self.total = total
 
     def _replied(self, call: str, id_: str, counts: TokenUsage | None, time: int) -> Iterator[Event]:
