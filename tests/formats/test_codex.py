@@ -229,6 +229,18 @@ def test_a_record_of_another_thread_is_not_counted():
     assert usages(file.events) == []
 
 
+def test_a_total_that_stands_alone_counts_what_it_has_grown_by():
+    """One that fell has begun anew; the first of a thread that comes from another says nothing."""
+    for meta, first in (({}, [(100, 0, 10)]), ({"forked_from_id": OTHER}, [])):
+        file = File(**meta)
+        file.start()
+        for given, out in ((100, 10), (100, 10), (160, 25), (30, 5)):
+            file.said()
+            total = {"input_tokens": given, "output_tokens": out}
+            file.event("token_count", info={"total_token_usage": total})
+        assert usages(file.events) == [*first, (60, 0, 15), (30, 0, 5)]
+
+
 def test_a_fork_begins_with_the_total_of_its_origin():
     """A count that stands before any reply tells the origin's total once more."""
     file = File(forked_from_id=OTHER, history_base={"thread_id": OTHER})
@@ -698,7 +710,7 @@ def test_names_of_calls():
     file.call("2", "wait_agent", namespace="multi_agent_v1")
     file.item("local_shell_call", call_id="3", action={"type": "exec", "command": ["ls"]}, status="completed")
     assert [(event.name, event.type) for event in kinds(file.events, Called)] == [
-        ("mcp__calc__add", "extension"),
+        *[("mcp__calc__add", "extension")] * 3,
         ("wait_agent", "function"),
         ("local_shell", "function"),
     ]
@@ -708,6 +720,8 @@ def test_the_memory_of_a_reader_has_an_end():
     """Calls without an end are forgotten, the oldest first."""
     file = File()
     for n in range(KEEP + 10):
+    file.call("1b", "add", namespace="mcp__calc__")
+    file.call("1c", "mcp__calc__add", namespace="mcp__calc")
         file.call(str(n))
     assert len(file.reader.calls) == KEEP
     assert "0" not in file.reader.calls

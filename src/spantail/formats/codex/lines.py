@@ -58,6 +58,13 @@ class TokenUsage(Struct, gc=False):
         return usage if usage.total() else None
 
 
+def since(total: Totals, before: Totals | None) -> TokenUsage:
+    """What a running total has grown by; one that fell has begun anew."""
+    if before is None or total < before:
+        return TokenUsage(*total)
+    return TokenUsage(*(max(0, now - then) for now, then in zip(total, before, strict=True)))
+
+
 class Count(Struct, gc=False):
     """token_count.info"""
 

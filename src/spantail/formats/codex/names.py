@@ -41,6 +41,13 @@ def is_prompt(raw: Raw) -> bool:
     return not words[at:].decode("utf-8", "replace").startswith(NO_PROMPT)
 
 
+def full_name(space: str, name: str) -> str:
+    """MCP tools are `mcp__<server>__<tool>`, in whatever way a version cuts that into namespace and name."""
+    if not space.startswith("mcp__") or name.startswith(space):
+        return name
+    return f"{space.removesuffix('__')}__{name.removeprefix('__')}"
+
+
 def thread_of(path: str) -> str:
     """The id of its thread is in a file's name."""
     found = _NAMED.match(PurePath(path).name)

@@ -29,8 +29,8 @@ from msgspec import Raw, Struct, field
 from spantail.formats.codex import results, subagents
 from spantail.formats.codex.history import History, minted
 from spantail.formats.codex.limits import changed
-from spantail.formats.codex.lines import Line, Payload, TokenUsage, Totals
-from spantail.formats.codex.names import NO_FAILURE, is_prompt, thread_of, word_of
+from spantail.formats.codex.lines import Line, Payload, TokenUsage, Totals, since
+from spantail.formats.codex.names import NO_FAILURE, full_name, is_prompt, thread_of, word_of
 from spantail.formats.values import some, text, time_ns
 from spantail.model import (
     MILLISECOND,
@@ -357,9 +357,7 @@ class CodexReader(Struct):
         self.asked, self.said = True, False
         id_ = text(item.call_id) or text(item.id) or f"p{position}"
         name = text(item.name) or ("local_shell" if item.type == "local_shell_call" else "tool")
-        space = text(item.namespace)
-        if space.startswith("mcp__"):
-            name = f"{space}__{name}"
+        name = full_name(text(item.namespace), name)
         self._remember(id_, name)
         yield Called(
             session=self.session,
