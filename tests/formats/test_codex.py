@@ -483,6 +483,19 @@ def test_without_marks_and_counts_the_next_prompt_shows_that_the_turn_was_answer
     assert [turn.exit for turn in kinds(settled(of), Turn)] == ["success", "unknown"]
 
 
+def test_an_end_mark_ends_a_turn_whose_beginning_bears_no_mark():
+    """An excerpt of a file may have lost it."""
+    of = sessions()
+    file = File(sessions=of)
+    file.event("user_message", message="a")
+    file.said()
+    file.event("task_complete", turn_id=TURN, last_agent_message="x")
+    file.event("user_message", 60_000, message="b")
+    file.said()
+    file.event("turn_aborted", turn_id=OLD_TURN, reason="interrupted")
+    assert [turn.status for turn in kinds(settled(of), Turn)] == ["ok", "interrupted"]
+
+
 def test_a_user_message_inside_a_marked_turn_steers_it():
     """It is noted and begins no turn."""
     file = File()

@@ -250,9 +250,13 @@ class CodexReader(Struct):
         elif self.told == kind:
             yield Noted(session=self.session, time=time, kind="queued_prompt")
 
-    def _complete(self, event: Payload, time: int) -> Iterator[Event]:
+    def _ended(self, event: Payload) -> str:
+        """The turn that an end mark is about: the open one where none was marked when it began."""
         id_ = text(event.turn_id)
-        key = self._turn_key(id_) if id_ else self.turn
+        return self._turn_key(id_) if id_ and self.tasks else self.turn
+
+    def _complete(self, event: Payload, time: int) -> Iterator[Event]:
+        key = self._ended(event)
         word = self.failed
         if isinstance(event.error, dict):
             word = word_of(event.error.get("codex_error_info")) or "other"
@@ -266,8 +270,7 @@ class CodexReader(Struct):
             yield from self._end(key, time)
 
     def _aborted(self, event: Payload, time: int) -> Iterator[Event]:
-        id_ = text(event.turn_id)
-        key = self._turn_key(id_) if id_ else self.turn
+        key = self._ended(event)
         reason = text(event.reason, 60)
         if reason == "review_ended":
             yield from self._end(key, time, word=reason)
