@@ -413,18 +413,6 @@ def test_an_unanswered_prompt_of_the_copy_stays_a_copy():
     assert len(kinds(file.events, Prompted)) == 1
 
 
-def test_only_uuids_of_version_7_tell_when_they_were_made():
-    assert minted(OWN) == BASE
-    assert minted("3f2504e0-4f89-41d3-9a0c-0305e82c3301") == 0
-    assert minted("1") == 0
-
-
-# ----------------------------------------------------------------------------------- turns
-
-
-def test_without_marks_a_user_message_begins_a_turn_and_a_plain_answer_ends_it():
-    """What the program writes in the user's name begins none; turn_context comes with every call."""
-    of = sessions()
 def test_a_copy_without_turn_ids_and_meta_bears_the_stamp_of_the_beginning():
     """Or its own older stamps. In a file that names no origin the same lines are its own."""
     for meta, own in (({"forked_from_id": OTHER}, 1), ({}, 2)):
@@ -454,6 +442,18 @@ def test_a_marked_turn_is_no_copy_however_early_it_begins(turn):
     assert usages(file.events) == [(100, 0, 10)]
 
 
+def test_only_uuids_of_version_7_tell_when_they_were_made():
+    assert minted(OWN) == BASE
+    assert minted("3f2504e0-4f89-41d3-9a0c-0305e82c3301") == 0
+    assert minted("1") == 0
+
+
+# ----------------------------------------------------------------------------------- turns
+
+
+def test_without_marks_a_user_message_begins_a_turn_and_a_plain_answer_ends_it():
+    """What the program writes in the user's name begins none; turn_context comes with every call."""
+    of = sessions()
     file = File(sessions=of)
     file.event("user_message", message="<environment_context>\n", kind="environment_context")
     file.event("user_message", message="<user_instructions>x", kind="user_instructions")
@@ -720,6 +720,8 @@ def test_names_of_calls():
     """MCP tools have a namespace, and so have others whose namespace is no part of the name."""
     file = File()
     file.call("1", "add", namespace="mcp__calc")
+    file.call("1b", "add", namespace="mcp__calc__")
+    file.call("1c", "mcp__calc__add", namespace="mcp__calc")
     file.call("2", "wait_agent", namespace="multi_agent_v1")
     file.item("local_shell_call", call_id="3", action={"type": "exec", "command": ["ls"]}, status="completed")
     assert [(event.name, event.type) for event in kinds(file.events, Called)] == [
@@ -733,8 +735,6 @@ def test_the_memory_of_a_reader_has_an_end():
     """Calls without an end are forgotten, the oldest first."""
     file = File()
     for n in range(KEEP + 10):
-    file.call("1b", "add", namespace="mcp__calc__")
-    file.call("1c", "mcp__calc__add", namespace="mcp__calc")
         file.call(str(n))
     assert len(file.reader.calls) == KEEP
     assert "0" not in file.reader.calls
@@ -771,6 +771,14 @@ def spawned(of, child, write):
             p.completed("sp", "SubAgentActivity", kind="started", agent_thread_id=OWN),
             p.output("sp", "{}"),
         ),
+        lambda p: (
+            p.event("sub_agent_activity", event_id="sp", agent_thread_id=OWN, kind="started"),
+            p.output("sp", json.dumps({"task_name": "/root/x"})),
+        ),
+        lambda p: (
+            p.event("collab_agent_spawn_end", call_id="sp", sender_thread_id=OTHER, new_thread_id=OWN),
+            p.output("sp", "{}"),
+        ),
     ],
 )
 def test_a_subagents_span_hangs_below_the_call_that_started_it(write):
@@ -787,6 +795,28 @@ def test_a_subagent_finds_its_turn_by_name():
     file = File(parent_thread_id=OTHER, thread_source="subagent")
     file.start(turn_attribution={"parent_turn_id": OLD_TURN, "root_turn_id": "x"})
     assert kinds(file.events, Prompted)[0].outer == OLD_TURN
+
+
+@pytest.mark.parametrize(
+    ("tool", "told", "woken"),
+    [
+        ("send_input", {"type_": "collab_agent_interaction_end", "receiver_thread_id": OWN}, True),
+        ("resume_agent", {"type_": "collab_resume_end", "receiver_thread_id": OWN}, True),
+        ("followup_task", {"type_": "sub_agent_activity", "kind": "interacted"}, True),
+        ("send_message", {"type_": "sub_agent_activity", "kind": "interacted"}, False),
+        ("interrupt_agent", {"type_": "sub_agent_activity", "kind": "interrupted"}, False),
+    ],
+)
+def test_a_call_that_wakes_a_subagent_is_tied_to_it(tool, told, woken):
+    """A message that is left for a subagent wakes nobody, and an event of no known call ties nothing."""
+    file = File(OTHER)
+    file.start()
+    file.call("w", tool)
+    for id_ in ("w", "another"):
+        file.event(call_id=id_, event_id=id_, agent_thread_id=OWN, **told)
+    tied = [(event.session, event.call) for event in kinds(file.events, Linked)]
+    assert tied == ([(OWN, f"{OTHER}/w")] if woken else [])
+    assert len(kinds(file.events, Started)) == 1
 
 
 def test_a_message_to_those_above_starts_nobody():
@@ -827,14 +857,6 @@ def test_files_without_envelopes_give_turns_and_tools():
         {"id": OWN, "timestamp": "2025-08-01T10:00:00.000Z", "instructions": None, "git": {"branch": "main"}}
     )
     for n in (1, 2):
-        lambda p: (
-            p.event("sub_agent_activity", event_id="sp", agent_thread_id=OWN, kind="started"),
-            p.output("sp", json.dumps({"task_name": "/root/x"})),
-        ),
-        lambda p: (
-            p.event("collab_agent_spawn_end", call_id="sp", sender_thread_id=OTHER, new_thread_id=OWN),
-            p.output("sp", "{}"),
-        ),
         file.raw({"record_type": "state"})
         text = [{"type": "input_text", "text": "<environment_context>\n"}]
         file.raw({"type": "message", "role": "user", "content": text})
@@ -853,28 +875,6 @@ def test_files_without_envelopes_give_turns_and_tools():
     assert {turn.start for turn in kinds(out, Turn)} == {iso_ns("2025-08-01T10:00:00Z")}
     assert kinds(out, ModelCall) == []
     assert file.events[0].branch == "main"
-@pytest.mark.parametrize(
-    ("tool", "told", "woken"),
-    [
-        ("send_input", {"type_": "collab_agent_interaction_end", "receiver_thread_id": OWN}, True),
-        ("resume_agent", {"type_": "collab_resume_end", "receiver_thread_id": OWN}, True),
-        ("followup_task", {"type_": "sub_agent_activity", "kind": "interacted"}, True),
-        ("send_message", {"type_": "sub_agent_activity", "kind": "interacted"}, False),
-        ("interrupt_agent", {"type_": "sub_agent_activity", "kind": "interrupted"}, False),
-    ],
-)
-def test_a_call_that_wakes_a_subagent_is_tied_to_it(tool, told, woken):
-    """A message that is left for a subagent wakes nobody, and an event of no known call ties nothing."""
-    file = File(OTHER)
-    file.start()
-    file.call("w", tool)
-    for id_ in ("w", "another"):
-        file.event(call_id=id_, event_id=id_, agent_thread_id=OWN, **told)
-    tied = [(event.session, event.call) for event in kinds(file.events, Linked)]
-    assert tied == ([(OWN, f"{OTHER}/w")] if woken else [])
-    assert len(kinds(file.events, Started)) == 1
-
-
 
 
 def test_limits_are_told_when_they_change():

@@ -149,17 +149,17 @@ class Payload(Struct, gc=False):
     result: Raw = Raw()
     aggregated_output: Raw = Raw()
     stdout: Raw = Raw()
+    event_id: Any = None
+    agent_thread_id: Any = None
     new_thread_id: Any = None
+    receiver_thread_id: Any = None
     # token_usage_record
     response_id: Any = None
     usage: TokenUsage | None = None
 
 
 class Line(Payload, gc=False):
-    event_id: Any = None
-    agent_thread_id: Any = None
     ordinal: Any = None
-    receiver_thread_id: Any = None
     payload: Payload | None = None
 
 

@@ -52,7 +52,9 @@ KEEP: Final = 256
 CALLS: Final = frozenset(("function_call", "custom_tool_call", "local_shell_call"))
 ANSWERS: Final = CALLS | {"reasoning", "agent_message", "agent_reasoning"}
 OUTPUTS: Final = frozenset(("function_call_output", "custom_tool_call_output"))
-ENDS: Final = frozenset(("exec_command_end", "patch_apply_end", "mcp_tool_call_end"))
+ENDS: Final = frozenset(
+    ("exec_command_end", "patch_apply_end", "mcp_tool_call_end", "dynamic_tool_call_response")
+)
 INNER: Final = "exec-"
 """How the id of a call begins that a script of code mode made."""
 ITEM_TOOLS: Final = {
@@ -462,6 +464,11 @@ class CodexReader(Struct):
         if inner:
             yield from self._end_again()
 
+    def _links(self, children: list[str], id_: str, time: int, *, spawns: bool) -> Iterator[Event]:
+        """The subagents that a call of this thread has set to work."""
+        call = self._key(id_)
+        return subagents.linked(children, self.session, call, time, self.parent, spawns=spawns)
+
     # ------------------------------------------------------------------------------- events
 
     def _event(self, body: Payload, time: int, position: int) -> Iterator[Event]:
@@ -469,11 +476,6 @@ class CodexReader(Struct):
         if kind == "token_count":
             yield from self._counted(body, time, position)
         elif kind == "item_completed":
-    def _links(self, children: list[str], id_: str, time: int, *, spawns: bool) -> Iterator[Event]:
-        """The subagents that a call of this thread has set to work."""
-        call = self._key(id_)
-        return subagents.linked(children, self.session, call, time, self.parent, spawns=spawns)
-
             yield from self._item(body, time, position)
         elif kind == "user_message":
             if text(body.kind) not in ("environment_context", "user_instructions"):
@@ -492,6 +494,11 @@ class CodexReader(Struct):
             if self.calls.get(id_):
                 output = some(body.aggregated_output) or some(body.result) or some(body.stdout)
                 yield from self._returned(id_, results.of_event(body), time, time, output)
+        elif kind in subagents.TOLD:
+            id_ = text(body.call_id) or text(body.event_id)
+            if id_ in self.calls:
+                children, spawns = subagents.told_in(body, self.calls[id_])
+                yield from self._links(children, id_, time, spawns=spawns)
         elif kind == "thread_settings_applied":
             if body.thread_settings is not None and not self.model:
                 self.model = text(body.thread_settings.model)
@@ -499,11 +506,6 @@ class CodexReader(Struct):
             word = word_of(body.codex_error_info) or "other"
             if word not in NO_FAILURE:
                 self.failed = word
-        elif kind in subagents.TOLD:
-            id_ = text(body.call_id) or text(body.event_id)
-            if id_ in self.calls:
-                children, spawns = subagents.told_in(body, self.calls[id_])
-                yield from self._links(children, id_, time, spawns=spawns)
                 yield Noted(session=self.session, time=time, kind="provider_error", error_type=word)
         elif kind == "stream_error":
             yield Noted(

@@ -36,12 +36,18 @@ _OUTPUT: Final = re.compile(r"^Output:", re.MULTILINE)
 _ABORTED: Final = re.compile(r"(?:\A|\n)aborted by user")
 _FAILED: Final = (
     "Script failed",
+    "agent with id ",
     "apply_patch verification failed",
+    "collab manager unavailable",
+    "collab spawn failed",
     "err: ",
     "exec_command failed",
     "execution error:",
+    "failed in sandbox ",
     "failed to parse function arguments",
     "tool call error",
+    "unable to locate image at ",
+    "unable to read image at ",
     "unsupported call",
     "unsupported custom tool call",
     "write_stdin failed",

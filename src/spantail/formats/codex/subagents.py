@@ -17,8 +17,12 @@ from spantail.formats.codex.results import decoded, text_of
 from spantail.formats.values import text
 from spantail.model import Event, Linked, Started
 
-STARTS: Final = frozenset(("spawn_agent", "resume_agent", "send_input"))
+STARTS: Final = frozenset(("spawn_agent", "resume_agent", "send_input", "followup_task", "assign_task"))
 """Tools that set a subagent to work."""
+TOLD: Final = frozenset(
+    ("sub_agent_activity", "collab_agent_spawn_end", "collab_agent_interaction_end", "collab_resume_end")
+)
+"""Events that say so."""
 MANY: Final = 32
 
 
@@ -58,12 +62,9 @@ def tool_of(item: Item) -> str:
     return "spawn_agent" if item.type == "SubAgentActivity" else text(item.tool)
 
 
-def started_by(item: Item, session: str, call: str, time: int, parent: str) -> Iterator[Event]:
-    """The threads that an item's call set to work."""
-    children: list[str] = []
-    spawns = False
+def set_to_work(item: Item, name: str) -> tuple[list[str], bool]:
+    """The threads that an item's call set to work, and whether it made them."""
     if item.type == "CollabAgentToolCall" and _plain(item.tool) in STARTS:
-        spawns = _plain(item.tool) == "spawn_agent"
         given = item.receiver_thread_ids
         children = [text(id_) for id_ in given[:MANY]] if isinstance(given, list) else []
         return children, _plain(item.tool) == "spawn_agent"
@@ -91,14 +92,16 @@ def _active(kind: object, thread: object, name: str) -> tuple[list[str], bool]:
 def named_in(output: Raw) -> list[str]:
     """Without items: `{"agent_id": ..., "nickname": ...}` is what a spawn_agent puts out."""
     about = decoded(OBJECT, text_of(output).encode("utf-8", "replace"))
-    if about is not None:
-        yield from _linked(text(about.agent_id), session, call, time, parent, spawns=True)
+    return [text(about.agent_id)] if about is not None else []
 
 
-def _linked(child: str, session: str, call: str, time: int, parent: str, *, spawns: bool) -> Iterator[Event]:
-    # Subagents also write to those above them; that starts nobody.
-    if not child or child in (session, parent):
-        return
-    if spawns:
-        yield Started(session=child, time=time, parent=session, agent_id=child)
-    yield Linked(session=child, time=time, call=call, parent=session)
+def linked(
+    children: list[str], session: str, call: str, time: int, parent: str, *, spawns: bool
+) -> Iterator[Event]:
+    for child in children:
+        # Subagents also write to those above them; that starts nobody.
+        if not child or child in (session, parent):
+            continue
+        if spawns:
+            yield Started(session=child, time=time, parent=session, agent_id=child)
+        yield Linked(session=child, time=time, call=call, parent=session)
