@@ -39,6 +39,7 @@ from spantail.model import (
 from spantail.session.sessions import Sessions
 from spantail.session.settle import Rules
 from spantail.tail.document import DocumentTail
+from spantail.tail.finder import Finder
 from spantail.tail.globs import Globs
 from spantail.tail.lines import LineTail
 from spantail.tail.source import Source
@@ -901,6 +902,26 @@ def test_what_may_hold_secrets_or_repeats_is_never_opened():
     ):
         assert never.covers(path.split("/")), path
     assert not never.covers(f".cline/data/sessions/{MAIN}/{MAIN}.messages.json".split("/"))
+
+
+def test_the_agents_own_variables_move_its_files(tmp_path):
+    """Sessions and the hooks' log each have one of their own; what is never opened moves along."""
+    folder = tmp_path / "sessions" / MAIN
+    folder.mkdir(parents=True)
+    for name in ("", ".messages", ".compaction"):
+        (folder / f"{MAIN}{name}.json").touch()
+    (tmp_path / "hooks of cline").touch()
+    environ = {
+        "CLINE_SESSION_DATA_DIR": str(tmp_path / "sessions"),
+        "CLINE_HOOKS_LOG_PATH": str(tmp_path / "hooks of cline"),
+    }
+    look = Finder([cline.FORMAT], [str(tmp_path / "home")], own_home=True, environ=environ)
+    found = {Path(source.path).name: source.files.kind for source in look.scan()}
+    assert found == {
+        f"{MAIN}.json": "manifest",
+        f"{MAIN}.messages.json": "session",
+        "hooks of cline": "hooks",
+    }
 
 
 def test_closed_and_called_name_what_they_are_about():

@@ -38,8 +38,16 @@ ROBOT = Format(
 BASE = Format(
     "base",
     "Base",
-    (Root(".local/share/base", xdg="XDG_DATA_HOME"), Root(".base/logs")),
-    (files("rows", "base.db", "rows"), files("log", "**/*.log", root=1)),
+    (
+        Root(".local/share/base", xdg="XDG_DATA_HOME"),
+        Root(".base/logs"),
+        Root(".local/share/base", env="BASE_DB", named=True, xdg="XDG_DATA_HOME"),
+    ),
+    (
+        files("rows", "base.db", "rows"),
+        files("log", "**/*.log", root=1),
+        files("rows", "base.db", "rows", root=2),
+    ),
     GIVES,
 )
 
@@ -166,6 +174,31 @@ def test_environment_overrides_apply_to_the_own_home_only(tmp_path):
     assert found(own.scan(), tmp_path) == {"moved/projects/p/1.jsonl": "main", "xdg/base/base.db": "rows"}
     other = finder(tmp_path / "home", environ=environ)
     assert found(other.scan(), tmp_path) == {"home/.robot/projects/p/2.jsonl": "main"}
+
+
+@pytest.mark.parametrize(
+    ("given", "name"),
+    [
+        ("{}/elsewhere/my [work].sqlite", "elsewhere/my [work].sqlite"),
+        ("~/.hidden", "home/.hidden"),
+        ("other.db", "home/.local/share/base/other.db"),
+        ("{}/home/.local/share/base/base.db", "home/.local/share/base/base.db"),
+        (":memory:", None),
+    ],
+)
+def test_a_variable_that_names_a_file_has_that_file_followed(tmp_path, monkeypatch, given, name):
+    """Whatever it is called, and nothing beside it; a bare name is one in the usual folder."""
+    monkeypatch.setenv("HOME", f"{tmp_path}/home")
+    make(tmp_path, "elsewhere/base.db", "elsewhere/my [work].sqlite", "elsewhere/my w.sqlite")
+    make(tmp_path, "home/.hidden", "home/.local/share/base/base.db", "home/.local/share/base/other.db")
+    environ = {"BASE_DB": given.format(tmp_path)}
+    usual = {"home/.local/share/base/base.db": "rows"}
+    own = finder(tmp_path / "home", own_home=True, environ=environ)
+    assert found(own.scan(), tmp_path) == usual | ({name: "rows"} if name else {})
+    if name:
+        assert own.match(f"{tmp_path}/{name}") is not None
+    other = finder(tmp_path / "home", environ=environ)
+    assert found(other.scan(), tmp_path) == usual
 
 
 def test_only_the_agents_asked_for(tmp_path):

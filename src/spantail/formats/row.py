@@ -43,6 +43,8 @@ class Root(Struct, frozen=True):
     """Name of an environment variable that overrides the folder (only for the user's own home)."""
     below: str = ""
     """What comes after the value of `env`: `$CLAUDE_CONFIG_DIR` + `projects`."""
+    named: bool = False
+    """The value of `env` is the path of a file, which alone is followed then, whatever its name."""
     xdg: str = ""
     """Name of an XDG variable (`XDG_DATA_HOME`) that replaces the first parts of `path`: with
     path `.local/share/x` and XDG_DATA_HOME=/d the folder is `/d/x`."""

@@ -11,7 +11,7 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from spantail.formats.row import Beside, Files, Format, Root
 from spantail.tail.globs import Globs, States, compiled
@@ -116,7 +116,13 @@ def locate(root: Root, home: str, environ: Mapping[str, str]) -> tuple[str, str,
     """The folder of a root; and which first parts of its default path stand where instead, so that what is
     said about files there can follow (both empty for the default)."""
     if root.env and environ.get(root.env):
-        base = os.path.abspath(os.path.expanduser(environ[root.env]))  # noqa: PTH100, PTH111
+        given = os.path.expanduser(environ[root.env])  # noqa: PTH111
+        if root.named:
+            # A bare name lies where the file usually is.
+            usually = locate(structs.replace(root, env=""), home, environ)[0]
+            base = os.path.normpath(os.path.dirname(os.path.join(usually, given)))  # noqa: PTH118, PTH120
+            return base, root.path, base
+        base = os.path.abspath(given)  # noqa: PTH100
         usual = (
             root.path[: -len(root.below)].rstrip("/")
             if root.below and root.path.endswith(root.below)
@@ -129,6 +135,12 @@ def locate(root: Root, home: str, environ: Mapping[str, str]) -> tuple[str, str,
     if moved.startswith("/") and usual and within(root.path, usual):
         return os.path.normpath(moved + root.path[len(usual) :]), usual, os.path.normpath(moved)
     return os.path.normpath(f"{home}/{root.path}"), "", ""
+
+
+def _wanted(root: Root, files: Files, environ: Mapping[str, str]) -> str:
+    """What is looked for in the root's folder."""
+    given = environ.get(root.env, "") if root.named else ""
+    return glob.escape(os.path.basename(given)) if given else files.glob  # noqa: PTH119
 
 
 def places(
@@ -158,14 +170,20 @@ def places(
                 ]
             if home is found[0]:
                 folders += [(0, path, True) for path in extra.get(format_.agent, ())]
+            looked: dict[str, set[str]] = {}
             for index, path, trusted in folders:
                 kinds = tuple(files for files in format_.files if files.root == index)
+                root = format_.roots[index]
+                wanted = tuple(_wanted(root, files, environ if own_home else {}) for files in kinds)
+                # A root that only its variable moves is elsewhere what another root is already.
+                if looked.setdefault(path, set()) >= set(wanted) and not root.search:
+                    continue
+                looked[path].update(wanted)
                 # Most folders are missing, and to resolve a path costs a stat for each of its parts.
                 real = os.path.realpath(path) if os.path.isdir(path) else ""  # noqa: PTH112
                 if not (trusted or within(real, real_home)):
                     real = ""
-                globs = compiled(tuple(files.glob for files in kinds))
-                root = format_.roots[index]
+                globs = compiled(wanted)
                 place = Place(path, home, format_, kinds, globs, real, real_home, root.search, root.beside)
                 result.append(place)
     return result, rules

@@ -27,14 +27,14 @@ TASKS = (
     ),
 )
 """Where tasks are, in a folder each."""
-FIRST_TASKS = 2
+FIRST_TASKS = 4
 """Which of the format's roots is the first of them."""
 
 
-def _messages(kind: str, glob: str, *, main: bool) -> Files:
+def _messages(root: int, kind: str, glob: str, *, main: bool) -> Files:
     return Files(
         kind=kind,
-        root=0,
+        root=root,
         glob=glob,
         storage="document",
         reader=MessagesReader,
@@ -57,6 +57,26 @@ def _hooks(root: int, glob: str) -> Files:
         companion=True,
         unit=before_all,
         main=False,
+    )
+
+
+def _sessions(root: int) -> tuple[Files, ...]:
+    return (
+        _hooks(root, "*/hooks.jsonl"),
+        _messages(root, "subagent", "*/agent_*.messages.json", main=False),
+        _messages(root, "teammate", "*/*__*.messages.json", main=False),
+        _messages(root, "session", "*/*.messages.json", main=True),
+        Files(
+            kind="manifest",
+            root=root,
+            glob="*/*.json",
+            storage="document",
+            reader=ManifestReader,
+            memory=ManifestReader,
+            unit=unit,
+            # Not a companion: it tells how the run ended, and must be read after the run's messages.
+            main=False,
+        ),
     )
 
 
@@ -90,25 +110,15 @@ FORMAT = Format(
     roots=(
         Root(".cline/data/sessions", env="CLINE_DATA_DIR", below="sessions"),
         Root(".cline/data/logs", env="CLINE_DATA_DIR", below="logs"),
+        Root(".cline/data/sessions", env="CLINE_SESSION_DATA_DIR"),
+        Root(".cline/data/logs", env="CLINE_HOOKS_LOG_PATH", named=True),
         *TASKS,
     ),
     files=(
         _hooks(1, "hooks.jsonl"),
-        _hooks(0, "*/hooks.jsonl"),
-        _messages("subagent", "*/agent_*.messages.json", main=False),
-        _messages("teammate", "*/*__*.messages.json", main=False),
-        _messages("session", "*/*.messages.json", main=True),
-        Files(
-            kind="manifest",
-            root=0,
-            glob="*/*.json",
-            storage="document",
-            reader=ManifestReader,
-            memory=ManifestReader,
-            unit=unit,
-            # Not a companion: it tells how the run ended, and must be read after the run's messages.
-            main=False,
-        ),
+        _hooks(3, "hooks.jsonl"),
+        *_sessions(0),
+        *_sessions(2),
         *(files for index in range(len(TASKS)) for files in _task(FIRST_TASKS + index)),
     ),
     never=(

@@ -58,8 +58,7 @@ FORMAT = Format(
     versions="1.1.65, 1.2.27, 1.14.41, 1.17.0, 1.18.33",
     roots=(
         Root(".local/share/opencode", xdg="XDG_DATA_HOME"),
-        # OPENCODE_DB names the database itself: its folder is looked into.
-        Root(".local/share/opencode", env="OPENCODE_DB", below="..", xdg="XDG_DATA_HOME"),
+        Root(".local/share/opencode", env="OPENCODE_DB", named=True, xdg="XDG_DATA_HOME"),
         Root(".local/share/kilo", xdg="XDG_DATA_HOME"),
     ),
     files=(
