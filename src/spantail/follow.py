@@ -46,6 +46,8 @@ if TYPE_CHECKING:
 
 COMMIT_BYTES = 16 << 20
 COMMIT_SPANS = 4000
+CREW_SPANS = 16_000
+"""The crew's come compressed, so that more of them fit; a commit of a backlog writes nearly all totals anew."""
 ROOT_SECONDS = 2.0
 """How often it is looked whether an agent's folder has appeared."""
 PASS_SECONDS = 10.0
@@ -208,10 +210,10 @@ class Follow:
         self._look(changed)
         if self._busy:
             self._take(self._busy.late(now), again=True)
-        if now - self._rooted > ROOT_SECONDS * SECOND or now < self._rooted:
+        if _over(self._rooted, ROOT_SECONDS, now):
             self._rooted = now
             self._pass(now)
-        if now - self._tidied > TIDY_SECONDS * SECOND or self._untidy:
+        if self._untidy or _over(self._tidied, TIDY_SECONDS, now):
             self._tidy(now)
         # All that was written before the wait has been read now; what came during it perhaps not.
         parts.groups.settle(asked)
@@ -235,7 +237,7 @@ class Follow:
     def _due(self, now: int) -> bool:
         if self.parts.sources.dirty or self.parts.groups.pending() or self._poked or self._full():
             return True
-        return bool(self._acks) and now - self.last_commit > ACK_SECONDS * SECOND
+        return bool(self._acks) and _over(self.last_commit, ACK_SECONDS, now)
 
     def _look(self, changed: set[str] | None) -> None:
         """Reads what changed; None: anything may have."""
@@ -247,7 +249,7 @@ class Follow:
     def _pass(self, now: int, *, everything: bool = False) -> None:
         """What events miss: new folders, appends on odd file systems, unfinished last lines."""
         parts = self.parts
-        due = everything or now - self._passed > self._pass_every * SECOND or now < self._passed
+        due = everything or _over(self._passed, self._pass_every, now)
         if not due and not any(map(os.path.isdir, self._missing)):
             return
         self._passed = now
@@ -258,7 +260,7 @@ class Follow:
         late = [followed.source for followed in parts.sources.all() if followed.tail.changed()]
         self._take([source for source in late if source.files.companion])
         self._pass_every = _seldom(PASS_SECONDS, begun)
-        if fresh or everything or now - self._scanned > self._scan_every * SECOND:
+        if fresh or everything or _over(self._scanned, self._scan_every, now):
             self._scanned = now
             begun = time.process_time()
             found = parts.finder.scan()
@@ -286,6 +288,7 @@ class Follow:
         parts = self.parts
         todo, done = sum(map(size, (s for unit in crew.units for s in unit))), 0
         said: set[str] = set()
+        waiting = 0
         for result in crew.results():
             unit = crew.units[result.unit]
             if result.done and parts.groups.adopt(unit[0], result.ledger, result.works, result.slugs):
@@ -293,6 +296,7 @@ class Follow:
                 parts.totals.merge(result.totals, parts.counting.guarded)
                 parts.hours.merge(result.hours)
                 self._spans += result.spans
+                waiting += sum(batch[0] for batch in result.spans)
                 for line in result.said:
                     if line not in said:
                         said.add(line)
@@ -301,8 +305,9 @@ class Follow:
                 self._take_new(unit, arrival=0, final=final)
             done += sum(map(size, unit))
             parts.progress(done, todo)
-            if sum(batch[0] for batch in self._spans) > COMMIT_SPANS:
+            if waiting > CREW_SPANS:
                 self.commit()
+                waiting = 0
             if self.stopping:
                 break
         crew.close()
@@ -482,6 +487,11 @@ class Follow:
                 self._tidied = now
                 self.parts.store.tidy(now)
             self._untidy = self.parts.store.give_back()
+
+
+def _over(since: int, seconds: float, now: int) -> bool:
+    """Whether so much time has passed. A clock that was put back does not tell; it is taken for that it has."""
+    return not 0 <= now - since <= seconds * SECOND
 
 
 def _seldom(seconds: float, begun: float) -> float:
