@@ -86,6 +86,8 @@ class Parts(Struct):
     remake: Remake | None = None
     shown: Callable[[Sequence[Turn]], None] = lambda _turns: None
     committed: Callable[[], None] = lambda: None
+    failed: Callable[[], None] = lambda: None
+    """A commit failed: what can be shown is that of the last one."""
     stepped: Callable[[], None] = lambda: None
     progress: Callable[[int, int], None] = lambda _done, _all: None
     outbox_limit: int = 1 << 30
@@ -406,6 +408,7 @@ class Follow:
             self.stuck = str(error)
             self._show_gauges(now)
             parts.notices.commit_failed(str(error))
+            parts.failed()
             return
         if self.stuck:
             self.stuck = ""

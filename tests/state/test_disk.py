@@ -179,6 +179,36 @@ def test_a_backlog_waits_for_room_and_keeps_its_order(tmp_path):
     assert any(name == "coding_agent_turns_total" and value for (name, _), value in pages[0].items())
 
 
+def test_what_was_counted_stays_on_the_page_after_a_restart(tmp_path):
+    """Full when it starts again: the totals of the last commit are shown, and why there are no later ones. Of a first
+    reading that could not be committed nothing is shown."""
+    home = replay.copied(TOOLS, tmp_path / "home")
+    for known in (False, True):
+        store = Store(tmp_path / "state")
+        config = configured(home, tmp_path / "state", once=False)
+        pages: list[tuple[bool, dict]] = []
+
+        def full(_timeout: float, pages: list = pages, store: Store = store) -> None:
+            written = Path(run.config.textfile)  # noqa: B023 - of this round: it waits only while it begins
+            page = truth.samples(written.read_text()) if written.exists() else {}
+            pages.append((run.page.is_open, page))  # noqa: B023
+            store.db.execute("PRAGMA query_only=OFF")
+
+        run = Run(config, {}, store, clock=lambda: LONG_AFTER, waker=HandWaker(full), strict=True)
+        store.db.execute("PRAGMA query_only=ON")
+        run.begin()
+        ((shown, page),) = pages
+        assert shown == known
+        if known:
+            assert page["spantail_commit_failed"] == [({}, 1)]
+            assert sum(value for _, value in page["coding_agent_turns_total"]) == 1
+        else:
+            assert not page
+        assert run.page.is_open
+        run._leave()
+        store.close()
+
+
 def test_the_disk_space_of_a_drained_outbox_comes_back(tmp_path):
     """Some megabytes of spans, acknowledged: the file and its log are small again, and no step takes all at once."""
     now = [LONG_AFTER]

@@ -258,6 +258,7 @@ class Run:
                 if sys.stdout.isatty() and "console" not in traced
                 else self.notices.turns,
                 committed=self._committed,
+                failed=self._failed,
                 stepped=lambda: self._write(TextFile.refresh),
                 outbox_limit=config.limits.outbox_bytes,
                 budgets=lambda now, changed: budgets.gauges(now, changed=changed),
@@ -268,6 +269,7 @@ class Run:
                 progress=Progress().show,
             )
         )
+        self._counted_before = False
         self.totals.live(f.LAG, lambda now: lag(self.follow, now))
         if self.transport is not None:
             from spantail.out.deliver import Deliverer
@@ -310,7 +312,8 @@ class Run:
         self.follow.note("floor", str(self.floor))
         self.follow.note("instance", self.instance)
         self.notices.started(__version__, self.config.state, len(TABLE))
-        self.totals.first_backlog(self.store.meta("backlog") != "done")
+        self._counted_before = self.store.meta("backlog") == "done"
+        self.totals.first_backlog(not self._counted_before)
         with rare_collections():
             self.follow.backlog(final=self.config.once)
         if not self.follow.stopping:
@@ -376,7 +379,7 @@ class Run:
             self.page.open()
             self._write(lambda file: file.write(now=True))
         pushed = True
-        if self.push is not None and self.follow.backlog_done:
+        if self.push is not None and (self.follow.backlog_done or self.push.is_alive()):
             pushed = self.push.stop(patience)
         if self.totals.pending():  # what was shown for the first time, or its hold would never end
             self.follow.commit()
@@ -385,11 +388,21 @@ class Run:
     # ---------------------------------------------------------------------- what others ask
 
     def _committed(self) -> None:
-        if self.follow.backlog_done and not self.page.is_open:
+        if self.follow.backlog_done:
+            self._open()
+        self._write(TextFile.write)
+
+    def _failed(self) -> None:
+        """A first backlog that is not committed would make a spike; later ones only add to what was shown before."""
+        if self._counted_before:
+            self._open()
+        self._write(TextFile.write)
+
+    def _open(self) -> None:
+        if not self.page.is_open:
             self.page.open()
             if self.push is not None and not self.config.once:
                 self.push.start()
-        self._write(TextFile.write)
 
     def _write(self, how: Callable[[TextFile], bool]) -> None:
         if self.textfile is None or not self.page.is_open:
@@ -407,7 +420,7 @@ class Run:
         if self.follow.stuck:
             return False, f"the state cannot be written: {self.follow.stuck}"
         if not self.follow.backlog_done:
-            return False, "taking the backlog"
+            return False, "the backlog is being read"
         return True, "ready"
 
     def _alive(self) -> bool:

@@ -300,7 +300,9 @@ class _Request(BaseHTTPRequestHandler):
                 HTTPStatus.OK if alive else HTTPStatus.SERVICE_UNAVAILABLE, "ok" if alive else "stuck"
             )
         elif path == "/readyz":
-            ready, reason = self.server.ready() if self.server.page.is_open else (False, _BACKLOG)
+            ready, reason = self.server.ready()
+            if ready and not self.server.page.is_open:
+                ready, reason = False, _BACKLOG
             if not ready and not self.server.door.admits(self.headers.get("Authorization")):
                 reason = "not ready"  # why may name folders
             self._answer(HTTPStatus.OK if ready else HTTPStatus.SERVICE_UNAVAILABLE, reason or "ready")
