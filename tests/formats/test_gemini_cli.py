@@ -322,6 +322,29 @@ def test_a_prompt_may_be_plain_text(home):
         ("run_shell_command", "success", "Output: x\r\nExit Code: 2\r\n", ("error", "tool_error", 2)),
         ("run_shell_command", "success", "Exit Code: 4\nOutput too large.\nExit Code: 0", ("ok", "", None)),
         ("run_shell_command", "success", "Output: said Exit Code: 3", ("ok", "", None)),
+        ("run_shell_command", "success", "Exit Code: 0\nSignal: (none)\nPGID: 1", ("ok", "", None)),
+        (
+            "run_shell_command",
+            "success",
+            "<untrusted_context>\nOutput: x\nSignal: 9\nProcess Group PGID: 1\n</untrusted_context>",
+            ("error", "tool_error", None),
+        ),
+        ("run_shell_command", "success", "Output: x\nSignal: SIGTERM", ("error", "tool_error", None)),
+        ("run_shell_command", "success", "Output: x\nSignal: 0", ("ok", "", None)),
+        ("run_shell_command", "success", "Output: a\nSignal: 9\nb\nProcess Group PGID: 1", ("ok", "", None)),
+        (
+            "run_shell_command",
+            "success",
+            "Command was automatically cancelled because it exceeded the timeout of 5.0 minutes without output.",
+            ("error", "timeout", None),
+        ),
+        (
+            "run_shell_command",
+            "success",
+            "<untrusted_context>\nCommand was cancelled by user before it could complete.",
+            ("interrupted", "interrupted", None),
+        ),
+        ("run_shell_command", "success", "Output: Command was cancelled by user", ("ok", "", None)),
         ("read_file", "success", "a log:\nExit Code: 3\n", ("ok", "", None)),
         ("read_file", "error", "File not found", ("error", "tool_error", None)),
         ("run_shell_command", "error", "Command timed out", ("error", "timeout", None)),
@@ -362,6 +385,14 @@ def test_an_api_error_fails_the_turn(home):
     home.lines(metadata(), user("a", 0), shown, failed).settle(after=5000)
     assert (home.turn.status, home.turn.error_type) == ("error", "provider_error")
     assert [(o.kind, o.error_type) for o in home.of(Occurred)] == [("provider_error", "429")]
+
+
+def test_a_limit_of_turns_ends_the_turn(home):
+    """The session's limit is met before the next call of the model."""
+    words = "The session has reached the maximum number of turns: 3. Please update this limit."
+    home.lines(metadata(), user("a", 0), gemini("b", 100, call("t1", 200), words=""))
+    home.lines(message("info", "i", 300, words)).settle(after=5000)
+    assert (home.turn.status, home.turn.error_type, home.turn.exit) == ("error", "max_turns", "max_turns")
 
 
 @pytest.mark.parametrize("words", ["Update available!", "⚠️ Response truncated due to token limits.", ""])

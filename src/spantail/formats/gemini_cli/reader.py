@@ -70,6 +70,7 @@ TASK = "Your task is to "
 """So begin the prompts of the subagents that had a session file of their own in early 2026."""
 CANCELLED = "Request cancelled."
 API_ERROR = "[API Error:"
+TURNS_USED_UP = "The session has reached the maximum number of turns"
 COMPRESSED = "Context compressed from"
 SNAPSHOT = b"<state_snapshot>"
 WORKSPACE = re.compile(r"Workspace Directories:\*\*\n\s*- ([^\n]{1,4000})")
@@ -222,6 +223,8 @@ class GeminiReader(Struct):
         words, _, _ = content(line.content)
         if words.startswith(CANCELLED):
             yield self._interrupted(time)
+        elif words.startswith(TURNS_USED_UP):
+            yield Closed(session=self.session, time=time, status="error", error_type="max_turns")
         elif words.startswith(COMPRESSED):
             yield from self._compaction("", time)
         elif line.type == "error" and words.startswith(API_ERROR):
