@@ -128,13 +128,15 @@ class Prompted(Event, gc=False, kw_only=True):
 
     `turn` is the key that the trace id is made of. `alias` is a second name by which subagents
     know the turn; `outer` is that name in a subagent's session. `human=False`: the model loop
-    runs without a prompt of a person, and is no turn in any count.
+    runs without a prompt of a person, and is no turn in any count. `unseen`: a tool at work
+    leaves no record, so until the turn ends its silence is that of a turn with an open call.
     """
 
     turn: str
     alias: str = ""
     outer: str = ""
     human: bool = True
+    unseen: bool = False
     implements: bool = False
     content: Raw | None = None
 

@@ -209,6 +209,38 @@ def test_words_before_a_slow_tool_do_not_end_the_turn(path, goose):
     assert (turn.tools, seconds(turn), seconds(tools(live)["a"])) == (1, 64, 60)
 
 
+def test_a_tool_that_runs_for_an_hour_does_not_split_its_turn(path, goose):
+    """A tool at work has no row, so the silence of a turn that has not ended is that of an open call."""
+    goose.session(S, T0)
+    goose.say(S, "user", T0, text("Go"))
+    follower = Follower(path)
+    follower.read()
+    follower.settle((T0 + 3000) * 10**9)
+    goose.usage(S, T0 + 3600, 100, 10)
+    goose.say(S, "assistant", T0 + 3600, request("a"))
+    goose.say(S, "user", T0 + 1, response("a"), stored=T0 + 3600)
+    goose.say(S, "assistant", T0 + 3604, text("Done"))
+    follower.read()
+    live = follower.end()
+    assert spans(live) == spans(whole(path))
+    (turn,) = of(live, Turn)
+    assert (turn.status, turn.tools, seconds(turn), seconds(tools(live)["a"])) == ("ok", 1, 3604, 3599)
+    assert turn.usage == Usage(input=100, output=10)
+
+
+def test_a_turn_that_stays_silent_is_given_up_in_the_end(path, goose):
+    """Killed in a tool or refused by the provider: nothing more is ever written."""
+    goose.session(S, T0)
+    goose.say(S, "user", T0, text("Go"))
+    follower = Follower(path)
+    follower.read()
+    follower.settle((T0 + 7199) * 10**9)
+    assert of(follower.outcomes, Turn) == []
+    follower.settle((T0 + 7201) * 10**9)
+    (turn,) = of(follower.outcomes, Turn)
+    assert (turn.status, turn.exit, turn.end) == ("pending", "unknown", T0 * 10**9)
+
+
 def test_what_is_stored_long_after_is_dated_by_itself(path, goose):
     """An imported conversation is inserted months later."""
     goose.session(S, T0)

@@ -89,9 +89,9 @@ class Sessions:
         """Sessions with open work that are in the state only."""
         self._soonest = 0
         """When the clock may have something to settle in one of them."""
-        self.nesting = Nesting(self.work)
+        self.nesting = Nesting(self.work, self.dirty.add)
         self.settler = Settler(rules, ledger, price, self._outer, self._unsettled)
-        self.calls = Calls(rules, ledger, self.settler, self._stray, self._open_elsewhere)
+        self.calls = Calls(rules, ledger, self.settler, self._stray, self.nesting)
         self.slugs: dict[str, Any] = {}
         self.depends = False
         """Something of another session was asked for and is not known (yet)."""
@@ -208,7 +208,7 @@ class Sessions:
         rules, turn = self.rules, work.turn
         if turn is not None:
             at = self._end(turn)
-            when = at + rules.grace if at else work.last + (rules.stale if turn.tools else rules.idle)
+            when = at + rules.grace if at else work.last + (rules.stale if turn.at_work() else rules.idle)
             for call in turn.models.values():
                 if call.final:
                     when = min(when, call.end + rules.grace)
@@ -290,11 +290,6 @@ class Sessions:
         if work.turn is not None:
             self._close(work, work.last)
 
-    def _open_elsewhere(self, turn: OpenTurn, call: str) -> bool:
-        """Whether a call of a copied turn is still open in the original: then it is the original's."""
-        at = self.work(turn.original).turn
-        return at is not None and (call in at.models or call in at.tools)
-
     # ----------------------------------------------------------------------------- silence
 
     @staticmethod
@@ -317,7 +312,7 @@ class Sessions:
             if end:
                 if time > end + rules.grace:
                     self._close(work, end + rules.grace)
-            elif time > work.last + (rules.stale if turn.tools else rules.idle):
+            elif time > work.last + (rules.stale if turn.at_work() else rules.idle):
                 self._close(work, work.last)
         if work.loose and time > work.last + rules.stale:
             for pending in work.loose:
@@ -424,7 +419,7 @@ class Sessions:
 
     def _begin(self, work: Work, event: Prompted) -> OpenTurn:
         turn = self._open(work, event.turn, event.time, human=event.human)
-        turn.outer = event.outer
+        turn.outer, turn.unseen = event.outer, event.unseen
         self._name(turn, event.alias or event.outer)
         self._keep(turn, event)
         if work.parent:

@@ -19,6 +19,8 @@ WINDOW = 64
 """How many input digests, notes, early results and pending calls are remembered per session."""
 RECENT = 16
 """How many settled model calls stay open to a positive difference."""
+UNSURE = 48
+"""And how many whose usage was not final: a copy in another file may have the only final one."""
 TURNS = 32
 """How many settled turns a subagent can still be led to."""
 OPEN = 512
@@ -110,6 +112,8 @@ class OpenTurn(Struct, gc=False, kw_only=True, omit_defaults=True):
     known: int = 0
     events: list[SpanEvent] = []
     links: list[Link] = []
+    unseen: bool = False
+    """A tool at work leaves no record: one may be open."""
     ends: bool = False
     rests: bool = False
     marked: int = 0
@@ -124,6 +128,10 @@ class OpenTurn(Struct, gc=False, kw_only=True, omit_defaults=True):
     content: bytes | None = None
     context: Context | None = None
     """The session's context when it closed; the session may change before it is settled."""
+
+    def at_work(self) -> bool:
+        """Whether a tool call is open, or may be."""
+        return self.unseen or bool(self.tools)
 
 
 class PastTurn(Struct, gc=False):
@@ -173,6 +181,7 @@ class Work(Struct, omit_defaults=True):
     """Results that came before their call."""
     digests: list[int] = []
     recent: dict[str, Usage] = {}
+    unsure: dict[str, Usage] = {}
     links: list[tuple[str, str]] = []
     """Tool calls (parent session, call) that started this subagent and have no turn of it yet."""
     linked: list[str] = []

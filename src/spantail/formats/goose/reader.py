@@ -164,7 +164,7 @@ class GooseReader(Struct):
             prompt = next(row for row in talk.hidden if row[2] == talk.hidden[-1][2])
             talk.hidden = []
             if prompt[0] != talk.turn:
-                yield from self._prompt(talk, message.session, *prompt, None)
+                yield from self._prompt(talk, message, *prompt, None)
         talk.compacted = True
         yield Noted(session=message.session, time=message.time, kind="compaction")
 
@@ -183,19 +183,33 @@ class GooseReader(Struct):
             content = next(block.text for block in blocks if block.type == "text")
             if content and shapes.is_note(content):
                 talk.ending, talk.over = 0, False
-                yield Prompted(session=message.session, time=message.time, turn=message.key, human=False)
+                yield Prompted(
+                    session=message.session,
+                    time=message.time,
+                    turn=message.key,
+                    human=False,
+                    unseen=not message.natural,
+                )
                 return
-            yield from self._prompt(talk, message.session, message.key, message.time, words, content)
+            yield from self._prompt(talk, message, message.key, message.time, words, content)
 
     def _prompt(
-        self, talk: Talk, session: str, key: str, time: int, words: bytes, content: Raw | None
+        self, talk: Talk, message: Message, key: str, time: int, words: bytes, content: Raw | None
     ) -> Iterator[Event]:
+        session = message.session
         if talk.ending:
             yield self._end(session, talk, time)
         talk.turn, talk.prompted, talk.words = key, time, words
         talk.over, talk.compacted, talk.asked, talk.pair = False, False, {}, (0, 0)
         human = not talk.nested or bool(talk.parent)
-        yield Prompted(session=session, time=time, turn=key, human=human, content=content or None)
+        yield Prompted(
+            session=session,
+            time=time,
+            turn=key,
+            human=human,
+            unseen=not message.natural,
+            content=content or None,
+        )
         if talk.parent:
             around = self._talk(talk.parent)
             child = Task(session, time, time, words)
