@@ -123,6 +123,26 @@ def test_a_second_process_on_the_same_state_stops_with_75(tmp_path):
     assert "in use by another spantail" in log
 
 
+def test_a_state_that_cannot_be_opened_for_a_while_is_waited_for(tmp_path):
+    """Only where there is one: a folder that never was a state is most likely a mistake. SIGTERM ends the wait."""
+    home, state, port = tmp_path / "home", tmp_path / "state", free_port()
+    home.mkdir()
+    flags = ("--home", str(home), "--state", str(state), "--listen", f"127.0.0.1:{port}")
+    (state / "lock").mkdir(parents=True)
+    program = start(*flags)
+    _, log = program.communicate(timeout=30)
+    assert program.returncode == 1
+    assert log.count("\n") == 1
+    Store(tmp_path / "other").close()
+    (tmp_path / "other/state.db").rename(state / "state.db")
+    program = start(*flags)
+    until(lambda: get(port, "/readyz")[0] == 503)
+    program.send_signal(signal.SIGTERM)
+    _, log = program.communicate(timeout=30)
+    assert program.returncode == 0, log
+    assert [json.loads(line)["event"] for line in log.splitlines()] == ["commit_failed", "listening"]
+
+
 def test_a_taken_port_is_named_with_its_flag(tmp_path):
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))

@@ -133,6 +133,61 @@ def test_a_read_only_disk_at_the_start(small_disk, tmp_path):
     assert str(small_disk / "state") in log
 
 
+@pytest.mark.parametrize("how", ["full", "read-only"])
+def test_killed_and_started_again_on_a_disk_that_cannot_be_written(how, small_disk, tmp_path):
+    """The totals stay on the page as of the last commit, which is in the log that the kill left; it says what is
+    wrong and does nothing, and goes on by itself when it can."""
+    home, state, port = tmp_path / "home", small_disk / "state", free_port()
+    (home / ".claude/projects").mkdir(parents=True)
+    flags = (
+        "--home", str(home), "--state", str(state), "--since", "all", "--idle", "1s",
+        "--listen", f"127.0.0.1:{port}", "--new-series-hold", "0", "--textfile", str(tmp_path / "page.prom"),
+    )  # fmt: skip
+    pieces = list(replay.lines(TOOLS / "home"))
+    with (tmp_path / "log").open("w") as log:
+        program = start(*flags, log=log)
+        until(lambda: get(port, "/readyz")[0] == 200)
+        for piece in pieces:
+            replay.append(home, piece)
+        until(lambda: samples(port).get("coding_agent_turns_total") == 1)
+        program.kill()
+        program.communicate()
+    (small_disk / "state" / "state.db-shm").unlink() if how == "full" else None
+    (session,) = home.rglob("*.jsonl")
+    session.with_name("later.jsonl").write_bytes(session.read_bytes())
+    filler = fill(small_disk) if how == "full" else None
+    if filler is None:
+        subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)
+    before = {path: path.read_bytes() for path in state.iterdir()}
+    (tmp_path / "page.prom").unlink()
+    program = start(*flags)
+    try:
+        until(lambda: get(port, "/readyz")[0] == 503)
+        said = "No space left on device" if filler else "Read-only file system"
+        assert said in get(port, "/readyz")[1]
+        assert get(port, "/healthz")[0] == 200
+        page = samples(port)
+        assert page["spantail_commit_failed"] == 1
+        until((tmp_path / "page.prom").exists)
+        assert "spantail_commit_failed 1" in (tmp_path / "page.prom").read_text()
+        if filler is None:
+            assert page["coding_agent_turns_total"] == 1
+            assert page["spantail_last_commit_timestamp_seconds"] > 1e9
+        assert {path: path.read_bytes() for path in state.iterdir() if path in before} == before
+        filler.unlink() if filler else subprocess.run(["mount", "-o", "remount,rw", small_disk], check=True)
+        until(lambda: get(port, "/readyz")[0] == 200)
+        page = samples(port)
+        assert page["spantail_commit_failed"] == 0
+        assert page["spantail_files_followed"] == 2
+        assert page["coding_agent_turns_total"] == 1
+    finally:
+        program.send_signal(signal.SIGTERM)
+        _, log = program.communicate(timeout=30)
+    assert program.returncode == 0, log
+    events = [json.loads(line)["event"] for line in log.splitlines()]
+    assert events.count("commit_failed") == events.count("commit_restored") == 1
+
+
 def test_a_backlog_waits_for_room_and_keeps_its_order(tmp_path):
     """Full in the middle of the first reading: /readyz says so, and afterwards the same as without it."""
     home = tmp_path / "home"

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from spantail import __version__
 from spantail.budgets import Budgets, earliest
+from spantail.commands.waiting import Waiting, reason, serve
 from spantail.config import Config
 from spantail.crew import hire, rare_collections
 from spantail.follow import Follow, Parts
@@ -28,7 +29,6 @@ from spantail.model import SECOND
 from spantail.notices import Notices
 from spantail.out import exporters
 from spantail.out.content import Content, public_name
-from spantail.out.door import Door, Web
 from spantail.out.page import ListenError, Page, PageServer
 from spantail.out.spans import Encoder
 from spantail.out.terminal import Progress, Terminal
@@ -80,7 +80,13 @@ def main(
     """`beside` is called when everything is put together, before the first file is read."""
     environ = os.environ if environ is None else environ
     try:
-        store = Store(Path(config.state), clock=time.time())
+        store = _opened(config, environ, clock)
+    except _SettingError as error:
+        _complain(str(error))
+        return BAD_SETTING
+    except ListenError as error:
+        _complain(str(error))
+        return FAILED
     except LockedError:
         _complain(f"the state in {config.state} is in use by another spantail (see --state)")
         return LOCKED
@@ -88,8 +94,10 @@ def main(
         _complain(f"cannot use the state in {config.state}: {error} (see --state)")
         return FAILED
     except (OSError, sqlite3.Error) as error:
-        _complain(f"cannot use the state directory {config.state}: {_reason(error)} (see --state)")
+        _complain(f"cannot use the state directory {config.state}: {reason(error)} (see --state)")
         return FAILED
+    if store is None:
+        return 0
     try:
         return _run(config, environ, store, clock, beside, strict=strict)
     except _SettingError as error:
@@ -103,6 +111,21 @@ def main(
         return FAILED
     finally:
         store.close()
+
+
+def _opened(config: Config, environ: Mapping[str, str], clock: Callable[[], int]) -> Store | None:
+    """None: told to stop while it waited for the state."""
+
+    def opens() -> Store:
+        return Store(Path(config.state), clock=time.time())
+
+    try:
+        return opens()
+    except (OSError, sqlite3.Error) as error:
+        if not Waiting.helps(config):
+            raise
+        metrics = "prometheus" in _asked(exporters.metrics, environ)
+        return Waiting(config, metrics=metrics, clock=clock).until(opens, error)
 
 
 def _run(
@@ -126,10 +149,6 @@ def _run(
             store.rescue(int(time.time()))
     _complain(f"the state in {config.state} is damaged again and again: is the disk sound? (see --state)")
     return FAILED
-
-
-def _reason(error: Exception) -> str:
-    return getattr(error, "strerror", None) or str(error)
 
 
 def _complain(line: str) -> None:
@@ -320,17 +339,9 @@ class Run:
             self.totals.first_backlog(False)
 
     def _serve(self) -> PageServer | None:
-        if self.config.listen is None or self.config.once:
-            return None
-        host, port = self.config.listen
-        door = Door(self.config.web or Web(), self.notices.certificate_failed)
-        server = PageServer(
-            host, port, self.page, ready=self._ready, alive=self._alive, metrics=self.shows, door=door
+        return serve(
+            self.config, self.page, self.notices, metrics=self.shows, ready=self._ready, alive=self._alive
         )
-        server.start()
-        path = "/metrics" if self.shows else "/healthz"
-        self.notices.listening(f"{host}:{server.port}", path, door.scheme)
-        return server
 
     def _once(self) -> int:
         """Everything there is, delivered and acknowledged."""
@@ -411,7 +422,7 @@ class Run:
             if how(self.textfile):
                 self.notices.textfile_written()
         except OSError as error:
-            self.notices.textfile_failed(str(self.config.textfile), _reason(error))
+            self.notices.textfile_failed(str(self.config.textfile), reason(error))
 
     def _shown(self) -> None:
         self.follow.poke()

@@ -24,6 +24,7 @@ from spantail.state.rescue import Rescued, finish, least, rescue
 from spantail.state.schema import damaged, prepare
 from spantail.state.series import Row
 
+FILE = "state.db"
 DAY = 86_400
 SEGMENTS = 64
 """Rows of the ledger for one day before they are merged."""
@@ -66,7 +67,7 @@ class Changes(Struct):
 class Store:
     def __init__(self, folder: Path, *, clock: float = 0.0) -> None:
         self.folder = folder
-        self.path = folder / "state.db"
+        self.path = folder / FILE
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._lock = self._take_lock()
         self.rescued: Rescued | None = None
