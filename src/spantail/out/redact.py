@@ -59,8 +59,45 @@ _TOKENS: Final = tuple(
         ("AT", r"AT(?:ATT|BBT|CTT)[A-Za-z0-9_=-]{20,}"),  # Atlassian
         ("lin_api_", r"lin_api_[A-Za-z0-9]{20,}"),
         ("shp", r"shp(?:at|ss|ca|pa)_[a-fA-F0-9]{20,}"),
-        ("dckr_pat_", r"dckr_pat_[A-Za-z0-9_-]{16,}"),
+        ("dckr_", r"dckr_[po]at_[A-Za-z0-9_-]{16,}"),
         ("sbp_", _edge("sbp_") + r"[a-f0-9]{24,}"),
+        ("sb_secret_", r"sb_secret_[A-Za-z0-9_-]{16,}"),
+        ("secret_", _edge("secret_") + r"[A-Za-z0-9]{32,}"),  # Notion
+        ("ntn_", _edge("ntn_") + r"[A-Za-z0-9]{32,}"),
+        ("figd_", r"figd_[A-Za-z0-9_-]{24,}"),
+        ("pat", _edge("pat") + r"[A-Za-z0-9]{14}\.[a-f0-9]{40,}"),  # Airtable
+        ("pscale_", r"pscale_[a-z]{2,8}_[A-Za-z0-9_.=-]{24,}"),
+        ("dp.", r"dp\.(?:pt|st|ct|sa|scim|audit)\.[A-Za-z0-9_.-]{24,}"),  # Doppler
+        ("NRAK-", r"NRAK-[A-Z0-9]{20,}"),
+        ("sntry", r"sntry[su]_[A-Za-z0-9_+/=-]{32,}"),
+        ("lsv2_", r"lsv2_[ps][tk]_[a-f0-9]{24,}"),
+        ("tvly-", r"tvly-[A-Za-z0-9-]{20,}"),
+        ("fw_", _edge("fw_") + r"[A-Za-z0-9]{20,}"),  # Fireworks
+        ("atlasv1.", r"atlasv1\.[A-Za-z0-9_=-]{40,}"),
+        ("rubygems_", r"rubygems_[a-f0-9]{32,}"),
+        ("PMAK-", r"PMAK-[a-f0-9]{24}-[a-f0-9]{20,}"),
+        ("nfp_", _edge("nfp_") + r"[A-Za-z0-9]{30,}"),
+        ("fm", r"fm[12]_[A-Za-z0-9_+/=,-]{32,}"),  # Fly
+        ("CCIP", r"CCIP(?:AT|RJ)_[A-Za-z0-9_]{24,}"),
+        ("bkua_", r"bkua_[a-f0-9]{32,}"),
+        ("pul-", _edge("pul-") + r"[a-f0-9]{32,}"),
+        ("dt0", r"dt0[a-z][0-9]{2}\.[A-Z0-9]{20,}\.[A-Z0-9]{40,}"),
+        ("sq0", r"sq0[a-z]{3}-[A-Za-z0-9_-]{20,}"),
+        ("EAA", _edge("EAA") + r"[A-Za-z0-9]{40,}"),  # Square, Facebook
+        ("access_token$", r"access_token\$[a-z]{4,12}\$[A-Za-z0-9]{16}\$[a-f0-9]{32}"),  # Braintree
+        ("key-", _edge("key-") + r"[a-f0-9]{32}"),  # Mailgun
+        ("-us", _edge("[a-f0-9]") + r"[a-f0-9]{31}-us[0-9]{1,2}"),  # Mailchimp
+        ("SK", _edge("SK") + r"[a-f0-9]{32}"),  # Twilio
+        ("APA91b", r"APA91b[A-Za-z0-9_-]{100,}"),
+        (
+            ".",
+            _edge("[MNO][DTjz]") + r"[A-Za-z0-9_-]{22,26}\.[A-Za-z0-9_-]{6,7}\.[A-Za-z0-9_-]{27,}",
+        ),  # Discord
+        # the hash of a password, as in /etc/shadow
+        (
+            "$",
+            r"\$(?:[1567y]|2[abxy]|gy|apr1|argon2i?d?|scrypt|pbkdf2[a-z0-9-]{0,12})\$[./A-Za-z0-9=,$+-]{16,}",
+        ),
         ("AGE-SECRET-KEY-", r"AGE-SECRET-KEY-[A-Z0-9]{20,}"),
         ("api.telegram.org", r"bot[0-9]{6,12}:[A-Za-z0-9_-]{20,}"),
         (":AA", r":AA[A-Za-z0-9_-]{32,}"),  # Telegram
@@ -78,10 +115,21 @@ _END: Final = re.compile(r"-----END [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----")
 
 _KINDS: Final = ("api", "access", "account", "private", "signing", "encryption", "master", "shared")
 _OTHER_KINDS: Final = ("storage", "license", "deploy", "service", "client", "secret", "session", "ssh")
+_MORE_KINDS: Final = (
+    "auth",
+    "app",
+    "application",
+    "subscription",
+    "functions",
+    "admin",
+    "write",
+    "preshared",
+)
+_ALL_KINDS: Final = _KINDS + _OTHER_KINDS + _MORE_KINDS
 _NAME: Final = (
     # `key` alone is too common: only with one of these words before it
-    r"(?:key(?:" + "|".join(f"(?<={kind}key)|(?<={kind}[_-]key)" for kind in _KINDS + _OTHER_KINDS) + ")s?"
-    r"|pass(?:word|wd|phrase|code)|pwd|secrets?|token|authorization|credentials?|connection[_-]?string|cookie"
+    r"(?:key(?:" + "|".join(f"(?<={kind}key)|(?<={kind}[_-]key)" for kind in _ALL_KINDS) + ")s?"
+    r"|pass(?:word|wd|phrase|code|(?<=[_-]pass)|(?<=dbpass))|pwd|secrets?|token|authorization|credentials?|connection[_-]?string|cookie"
     r"|sharedaccesssignature)"
     r"(?:[_-]?(?:id|key|value|base64|b64|hash|string|file|v?[0-9]{1,2}))?"
 )
@@ -93,7 +141,7 @@ _PAIR: Final = re.compile(
     r"(\\{1,7})\"()(?:(?!(?<!\\)\1\")[^\n])*+"
     r"|\"()(?:[^\"\\\n]|\\.)*+"
     r"|\\{0,3}'()[^'\n]*+"
-    r"|()(?:(?:bearer|basic|digest|token|negotiate|apikey)\s{1,4})?[^\s\"'`,;&|<>(){}\[\]\\][^\s\"'`,;&\\]*+"
+    r"|()(?:(?:bearer|basic|digest|token|negotiate|apikey|bot|ssws|oauth|geniekey)\s{1,4})?[^\s\"'`,;&|<>(){}\[\]\\][^\s\"'`,;&\\]*+"
     r")"
 )
 _FLAG: Final = re.compile(
@@ -105,8 +153,12 @@ _SCHEME: Final = re.compile(
     r"b(?<!\wb)(?:earer|asic)\s{1,4}()"
     r"(?:(?=[a-z._~-]{0,200}[0-9+/=])[a-z0-9._~+/=-]{8,}|[a-z0-9._~+/=-]{24,})"
 )
-_URL: Final = re.compile(r"://[^\s/@:\"'\\]{0,200}:()[^\s/@\"'\\]{1,400}(?=@)")
-_SIGNATURE: Final = re.compile(r"[?&](?:x-amz-|x-goog-)?sig(?:nature)?=()[^&\s\"'\\\[]++")
+_URL: Final = re.compile(r"://[^\s/@:\"'\\]{0,200}:()[^\s/\"'\\]{1,400}(?=@)")
+# a token in place of the user's name
+_LONE: Final = re.compile(r"://()(?=[a-z._~-]{0,100}[0-9])[^\s/@:\"'\\\[]{16,400}+(?=@)")
+_QUERY: Final = re.compile(
+    r"[?&](?:(?:x-amz-|x-goog-)?sig(?:nature)?=()[^&\s\"'\\\[]++|key=()[^&\s\"'\\\[]{16,}+)"
+)
 
 _REST: Final = r"[\"']?()[^\s\"'\\\[]++"
 _NPM: Final = re.compile(r"_auth\s{0,2}=\s{0,2}" + _REST)
@@ -116,12 +168,26 @@ _MYSQL: Final = re.compile(
     r"mysql(?:dump|admin|import)?\s(?:[^\s-][^\s]{0,60}\s|-[^p\s][^\s]{0,60}\s){0,6}-p" + _REST
 )
 _LOGIN: Final = re.compile(r"login\s(?:[^\s]{1,100}\s){0,6}?-p\s{1,4}" + _REST)
+_AWS: Final = re.compile(r"aws_(?:secret_access_key|session_token)\s{1,4}(?![:=])" + _REST)
+_REDIS: Final = re.compile(r"redis-cli\s(?:[^\s]{1,100}\s){0,8}?-a\s{1,4}" + _REST)
+_LDAP: Final = re.compile(r"ldap[a-z]{3,8}\s(?:[^\s]{1,100}\s){0,8}?-w\s{1,4}" + _REST)
+_PLINK: Final = re.compile(r"-(?<![\w-]-)pw\s{1,4}" + _REST)
+_KEYGEN: Final = re.compile(r"ssh-keygen\s(?:[^\s]{1,100}\s){0,8}?-n\s{1,4}" + _REST)
+_OPENSSL: Final = re.compile(r"-pass(?:in|out)?\s{1,4}[\"']?pass:()[^\s\"'\\\[]++")
+_SAMBA: Final = re.compile(r"-(?<![\w-]-)u\s{0,2}[\"']?[a-z][^\s%\"'\\]{0,100}%()[^\s\"'\\\[]++")
+_PIPED: Final = re.compile(
+    r"echo\s{1,4}(?:-[ne]{1,2}\s{1,4})?[\"']?()[^\s\"'\\\[|$]{1,200}+"
+    r"(?=[\"']?\s{0,4}\|\s{0,4}(?:sudo|(?:ch)?passwd|docker|podman|helm)\s)"
+)
+_MNEMONIC: Final = re.compile(
+    r"(?:mnemonic|(?:seed|recovery)[ _-]?phrase)[\\\"'\s:=]{1,10}()[a-z]{3,8}(?:\s[a-z]{3,8}){11,23}+"
+)
 _PUTTY: Final = re.compile(r"private-lines:\s{0,2}()(?:(?!private-mac)[\s\S]){1,20000}+")
 
 _WORDS: Final = ("key", "pass", "pwd", "secret", "token", "authoriz", "credential", "connection", "cookie")
 _PLAIN: Final = (
     (("://",), _URL),
-    (("sig",), _SIGNATURE),
+    (("sig", "key="), _QUERY),
     (_WORDS, _PAIR),
     (_WORDS, _FLAG),
     (("-u",), _USER),
@@ -131,6 +197,16 @@ _PLAIN: Final = (
     (("sshpass",), _SHORT),
     (("mysql",), _MYSQL),
     (("login",), _LOGIN),
+    (("://",), _LONE),
+    (("aws_",), _AWS),
+    (("redis-cli",), _REDIS),
+    (("ldap",), _LDAP),
+    (("-pw",), _PLINK),
+    (("ssh-keygen",), _KEYGEN),
+    (("pass:",), _OPENSSL),
+    (("%",), _SAMBA),
+    (("sudo", "passwd", "docker", "podman", "helm"), _PIPED),
+    (("mnemonic", "phrase"), _MNEMONIC),
     (("private-lines",), _PUTTY),
 )
 # What one pattern took away can let another one see its secret; so until nothing changes any more.
