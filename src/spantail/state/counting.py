@@ -76,6 +76,7 @@ class Counting:
         self._cost_apart = frozenset(cost_apart)
         self._clock = clock
         self._places: dict[tuple[str, str, str, str, str], Place] = {}
+        self._guarded: dict[tuple[str, tuple[str, ...]], tuple[str, ...]] = {}
 
     def count(self, outcomes: Iterable[Outcome]) -> None:
         alike: dict[tuple[object, ...], _Calls] = {}
@@ -176,10 +177,15 @@ class Counting:
 
     def guarded(self, family: f.Family, labels: tuple[str, ...]) -> tuple[str, ...]:
         """Labels from elsewhere as our own: closed ones are right by themselves."""
-        return tuple(
-            value if name == family.closed else self._guard(name, value)
-            for name, value in zip(family.labels, labels, strict=True)
-        )
+        known = self._guarded.get((family.name, labels))
+        if known is None:
+            known = tuple(
+                value if name == family.closed else self._guard(name, value)
+                for name, value in zip(family.labels, labels, strict=True)
+            )
+            if OTHER not in known and len(self._guarded) < PLACES:
+                self._guarded[family.name, labels] = known
+        return known
 
     # ------------------------------------------------------------------- tokens and money
 
