@@ -259,6 +259,38 @@ def test_a_backend_that_refuses_everything_loses_nothing(receiver, way):
     assert names(receiver) == ["a", "b"]
 
 
+def test_a_backend_that_refuses_what_is_empty_still_loses_the_bad_span_alone(receiver, way):
+    """That it refuses these spans and not everything is seen by the others."""
+    receiver.judge = lambda spans: (
+        BAD[receiver.protocol]
+        if not spans or any(span.name.endswith(("bad", "evil")) for span in spans)
+        else None
+    )
+    rows = Rows(["bad", "a", "evil"], ["b"], ["c", "d"])
+    sending = Sending(way, rows)
+    assert sending.steps() is None
+    assert names(receiver) == ["a", "b", "c", "d"]
+    assert sorted(rows.acked) == [1, 2, 3]
+    assert [line[:2] for line in sending.said.lines] == [("refused", 1), ("refused", 1)]
+    assert sum(each.dropped for each in rows.results) == 2
+
+
+def test_a_bad_span_waits_for_one_that_is_taken(receiver, way):
+    """Alone it could be the backend's fault: it is kept until another span says whose it is."""
+    receiver.judge = lambda spans: (
+        BAD[receiver.protocol] if not spans or any(span.name.endswith("bad") for span in spans) else None
+    )
+    rows = Rows(["bad"])
+    sending = Sending(way, rows)
+    assert sending.steps() == 0.2
+    assert (rows.acked, sending.said.lines) == ([], [("failed", "refused")])
+    rows.add("a")
+    assert sending.steps() is None
+    assert names(receiver) == ["a"]
+    assert sorted(rows.acked) == [1, 2]
+    assert [line[0] for line in sending.said.lines] == ["failed", "refused", "restored"]
+
+
 def test_after_too_large_less_is_read(receiver, way):
     """A backend's limit on sizes is learned, not met again with each request."""
     receiver.answers.append(LARGE[receiver.protocol])

@@ -21,7 +21,7 @@ from msgspec import Struct
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from spantail.out.otlp import Transport, Verdict
+    from spantail.out.otlp import Kind, Transport, Verdict
 
 Row = tuple[int, int, bytes]
 """Id, number of spans, serialized request. Id 0: a part of a row, not the last one."""
@@ -30,6 +30,8 @@ REQUEST_BYTES: Final = 2 << 20
 REQUEST_SPANS: Final = 4000
 LEAST_BYTES: Final = 64 << 10
 """Below this a backend's limit on sizes is met by halving, not by reading less."""
+SUSPECTS: Final = 4
+"""So many spans, each refused alone and none taken, are not all at fault: it is the backend."""
 LONGEST_DELAY: Final = 600.0
 """A Retry-After longer than this is not believed."""
 
@@ -105,6 +107,8 @@ class Deliverer(threading.Thread):
         self._pieces: deque[list[Row]] = deque()
         """What was read and is not decided: each becomes a request."""
         self._content_at_fault = False
+        self._suspects: list[tuple[list[Row], str]] = []
+        """Single spans that were refused by a backend that may refuse everything, and how."""
         self._failing = ""
         self._lost = 0
         self._changed = threading.Condition()
@@ -201,6 +205,7 @@ class Deliverer(threading.Thread):
         verdict = self._transport.send(request)
         match verdict.kind:
             case "delivered" | "partial":
+                self._drop_suspects()
                 self._restored()
                 if verdict.rejected:
                     self._notices.spans_refused(verdict.rejected, verdict.message)
@@ -212,9 +217,15 @@ class Deliverer(threading.Thread):
                 self._limit = max(LEAST_BYTES, min(self._limit, len(request) // 2))
                 self._divide(verdict.message)
                 return 0.0
-            case "refused" if self._content_is_at_fault():
-                self._divide(verdict.message)
-                return 0.0
+            case "refused":
+                match self._empty():
+                    case "delivered" | "partial":
+                        self._content_at_fault = True
+                        self._divide(verdict.message)
+                        return 0.0
+                    case "refused":
+                        return self._doubt(verdict)
+                return self._wait_for_backend(verdict)
             case _:
                 return self._wait_for_backend(verdict)
 
@@ -235,17 +246,35 @@ class Deliverer(threading.Thread):
             self._pieces.append(piece)
         return bool(piece)
 
-    def _content_is_at_fault(self) -> bool:
-        """Whether the backend refuses these spans, and not us: it takes an empty request.
+    def _empty(self) -> Kind:
+        """What becomes of a request with nothing in it: if it is taken, the backend refuses these spans, and not us.
+        A wrong port answers 400 to everything, and spans must not be dropped for that."""
+        return "delivered" if self._content_at_fault else self._transport.send(b"").kind
 
-        A wrong port answers 400 to everything. Spans must not be dropped for that.
-        """
-        if not self._content_at_fault:
-            self._content_at_fault = self._transport.send(b"").kind in {"delivered", "partial"}
-        return self._content_at_fault
+    def _doubt(self, verdict: Verdict) -> float:
+        """A backend that refuses what is empty too: whether it takes anything is seen by other spans. Those that it
+        refuses alone are put aside, and dropped when it takes one of the next."""
+        halves = self._halves(self._pieces[0])
+        if len(halves) == 2:
+            self._pieces.popleft()
+            self._pieces.extendleft(reversed(halves))
+            return 0.0
+        self._suspects.append((self._pieces.popleft(), verdict.message))
+        if len(self._suspects) < SUSPECTS and (self._pieces or self._read()):
+            return 0.0
+        return self._wait_for_backend(verdict)
+
+    def _drop_suspects(self) -> None:
+        """The backend takes others, before the first piece is done with."""
+        suspects, self._suspects = self._suspects, []
+        for piece, message in suspects:
+            self._pieces.appendleft(piece)
+            self._drop(message)
 
     def _wait_for_backend(self, verdict: Verdict) -> float:
         self._content_at_fault = False
+        self._pieces.extendleft(piece for piece, _ in reversed(self._suspects))
+        self._suspects = []
         if verdict.kind == "auth":
             if self._failing != "auth":
                 self._notices.auth_failed(verdict.message)
@@ -274,16 +303,23 @@ class Deliverer(threading.Thread):
 
     def _divide(self, message: str) -> None:
         """Puts two halves in the place of the first piece, or drops it if it is a single span."""
-        piece = self._pieces[0]
-        if len(piece) > 1:
-            halves = [piece[: len(piece) // 2], piece[len(piece) // 2 :]]
-        else:
-            halves = [[part] for part in _split(piece[0])]
+        halves = self._halves(self._pieces[0])
         if len(halves) == 2:
             self._pieces.popleft()
             self._pieces.extendleft(reversed(halves))
-            return
-        row = piece[0]
+        else:
+            self._drop(message)
+
+    @staticmethod
+    def _halves(piece: list[Row]) -> list[list[Row]]:
+        """Of a single span there is one."""
+        if len(piece) > 1:
+            return [piece[: len(piece) // 2], piece[len(piece) // 2 :]]
+        return [[part] for part in _split(piece[0])]
+
+    def _drop(self, message: str) -> None:
+        """The first piece, a single span."""
+        row = self._pieces[0][0]
         self._notices.spans_refused(row[1], f"{_named(row[2])}: {message}")
         self._decide(DeliveryResult(dropped=row[1]))
 
