@@ -171,7 +171,7 @@ def test_a_transaction_that_was_announced_too_early_is_seen(tmp_path, receiver):
     loop.look(0)
     goose.say("s", "user", BEGIN // SECOND, text("x"))
     loop.look(1)
-    loop.look(4000)
+    loop.look(8000)
     goose.close()
     loop.end()
     assert [span for span in receiver.spans if truth.is_turn(span)]
