@@ -45,7 +45,8 @@ class Followed:
         else:
             batch = self.tail.read(budget, arrival)
         if batch.restarted:
-            self.reader = self.source.files.reader()
+            again = getattr(self.reader, "again", None)
+            self.reader = again() if again is not None else self.source.files.reader()
             self.stale = None
         return batch
 

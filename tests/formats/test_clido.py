@@ -5,7 +5,9 @@ import json
 import msgspec
 import pytest
 
-from spantail.formats.clido import FORMAT, OUTCOMES, ClidoReader, Line
+from spantail.formats.clido import FORMAT
+from spantail.formats.clido.lines import OUTCOMES, Line
+from spantail.formats.clido.reader import ClidoReader
 from spantail.model import (
     SECOND,
     Called,
@@ -91,7 +93,7 @@ class File:
 
     def cut(self, size):
         self.data = self.data[:size]
-        self.read_to, self.reader = 0, ClidoReader()
+        self.read_to, self.reader = 0, self.reader.again()
 
     def take(self, arrival=0):
         at = self.read_to
@@ -328,6 +330,69 @@ def test_a_rolled_back_turn_gives_way_to_what_grows_there():
     assert [t.status for t in file.all(Turn)] == ["ok", "pending", "ok"]
     assert len(file.all(ModelCall)) == 5
     assert sum(u.cost for u in file.all(UsageAdded)) == pytest.approx(0.03)
+
+
+@pytest.mark.parametrize("later", [False, True])
+def test_the_same_prompt_after_a_rollback(later):
+    """Seen with the cut it is the turn that was open, which goes on; seen after it, it is a turn of its own. What
+    stands before the cut neither ends the open turn nor its run."""
+    file = File().add(META, user("1"), reply("a"), outcome("a", 1), reply(), result(cost=0.01), arrival=LATER)
+    file.settle(LATER)
+    kept = len(file.data)
+    failing = (user("2"), reply("b"), outcome("b", 1))
+    file.add(*failing, arrival=LATER + SECOND).settle(LATER + SECOND)
+    file.cut(kept)
+    if later:
+        file.take(LATER + 2 * SECOND).settle(LATER + 2 * SECOND)
+        assert len(file.all(Turn)) == 1  # the one that failed is open
+    again = (user("2"), reply("b"), outcome("b", 2), reply("c"), outcome("c", 3), reply(), result(cost=0.03))
+    file.add(*again, arrival=LATER + 3 * SECOND).settle()
+    turns = file.all(Turn)
+    assert [t.status for t in turns] == (["ok", "pending", "ok"] if later else ["ok", "ok"])
+    assert all(t.human for t in turns)
+    assert turns[-1].tools == 2
+    ids = [t.id for t in file.all(ToolCall)]
+    assert ids == (["a", "b", "b", "c"] if later else ["a", "b", "c"])
+    assert len({(o.trace, o.span) for o in file.all(Turn) + file.all(ToolCall)}) == len(turns) + len(ids)
+    assert [run.exit for run in file.all(RunEnded)] == ["success", "success"]
+    assert sum(u.cost for u in file.all(UsageAdded)) == pytest.approx(0.03)
+
+
+def test_a_prompt_given_three_times():
+    """Each rollback that was seen makes the same words another turn."""
+    file = File().add(META, arrival=LATER)
+    kept = len(file.data)
+    for attempt in range(3):
+        file.cut(kept)
+        file.take(LATER + 2 * attempt * SECOND)
+        file.add(user("1"), reply("a"), arrival=LATER + (2 * attempt + 1) * SECOND)
+    file.add(outcome("a", 1), reply(), result(), arrival=LATER + 9 * SECOND).settle()
+    assert sorted(t.status for t in file.all(Turn)) == ["ok", "pending", "pending"]
+    assert len({t.trace for t in file.all(Turn)}) == 3
+
+
+def test_long_histories_are_passed_over():
+    """More turns than are remembered stand before the one that is cut off."""
+    before = [line for n in range(40) for line in (user(str(n)), reply(), result(cost=0.01))]
+    file = File().add(META, *before, arrival=LATER).settle(LATER)
+    kept = len(file.data)
+    file.add(user("fails"), reply("b"), arrival=LATER + SECOND).settle(LATER + SECOND)
+    file.cut(kept)
+    file.add(user("works"), reply(), result(cost=0.02), arrival=LATER + 2 * SECOND).settle()
+    assert [t.status for t in file.all(Turn)][39:] == ["ok", "pending", "ok"]
+    assert len(msgspec.msgpack.encode(file.reader)) < 4096
+
+
+def test_another_session_in_the_place_of_one():
+    """A file that is replaced is read as what it is, whatever was known of the other."""
+    file = File().add(META, user("1"), reply("a"), outcome("a", 1), reply(), result(), arrival=LATER)
+    file.settle(LATER)
+    file.cut(0)
+    other = {**META, "session_id": "other"}
+    file.add(other, user("1"), reply("a"), outcome("a", 1), reply(), result(), arrival=LATER + SECOND)
+    file.settle()
+    assert [t.context.conversation for t in file.all(Turn)] == [META["session_id"], "other"]
+    assert len(file.all(ToolCall)) == 2
 
 
 def test_a_fork_is_not_counted_again():

@@ -17,7 +17,11 @@ everything written so far has been read."""
 
 
 class Reader(Protocol):
-    """A msgspec.Struct whose fields are its memory, saved with the commit. One per source."""
+    """A msgspec.Struct whose fields are its memory, saved with the commit. One per source.
+
+    A file that was cut or replaced is read from its beginning by a new reader; one that has a method `again()` says
+    itself by which.
+    """
 
     def read(self, record: Record) -> Iterable[Event]: ...
 

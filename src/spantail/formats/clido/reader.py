@@ -1,4 +1,4 @@
-"""clido: JSON lines, one file per session; no line has a time, no reply has tokens or a model.
+"""A session of clido line by line: no line has a time, no reply has tokens or a model.
 
     $XDG_DATA_HOME/clido/sessions/<dir>/<session id>.jsonl     or $CLIDO_DATA_DIR/sessions/<dir>/...
     $CLIDO_SESSION_DIR/<session id>.jsonl
@@ -10,11 +10,13 @@ exit words, `system` lines that no code writes, a `result` once at the end or af
 only `start_time` and the stated durations are known: the reader's clock runs from the one by the
 others, a tick per line, so that order and stated durations are right and the rest is an estimate.
 
-*Keys.* A message has no id: its place in the file and a digest of its content are its key. A
-failing turn is cut off the file again, and what grows there then is something else; what stands
-before it is read once more and has the keys it had. A fork begins with a meta line of its own and
+*Keys.* A message has no id: its place in the file and a digest of its content are its key. A fork begins with a meta line of its own and
 then has the lines of its original, meta line included: places count from the last meta line and
 keys name its session, so that the copies have the keys of the originals.
+
+*Rollback.* A failing turn is cut off the file again, and the next one grows in its place. The file is
+then read anew from its beginning: what stands before the cut is passed over, so that it neither ends
+the turn that is open nor begins one that is over; the same words said once more are a turn of their own.
 
 *Money.* `total_cost_usd` is a total of the process in some variants and of the run in others:
 a total that grew adds the difference, one that fell adds itself. Where a run that counts from zero
@@ -23,17 +25,15 @@ costs more than the one before, this is too little, and the file does not tell.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from hashlib import blake2b
 from pathlib import PurePath
 from typing import Any, Final
 
-import msgspec
 from msgspec import Raw, Struct
 
-from spantail.formats.row import Files, Format, Gives, Root
-from spantail.formats.values import duration_ns, head, number, some, text, time_ns
+from spantail.formats.clido.lines import OUTCOMES, Line, blocks, failure
+from spantail.formats.values import duration_ns, number, some, text, time_ns
 from spantail.model import (
     SECOND,
     Called,
@@ -41,7 +41,6 @@ from spantail.model import (
     DurationSource,
     Ended,
     Event,
-    Exit,
     Measured,
     Noted,
     Prompted,
@@ -59,87 +58,8 @@ STEP: Final = 300 * SECOND
 """The steps in which the end of a run is told, so that an estimate is not taken for silence."""
 KEEP: Final = 256
 """Open tool calls remembered."""
-
-OUTCOMES: Final[dict[str, tuple[Exit, Status, str]]] = {
-    "success": ("success", "ok", ""),
-    "completed": ("success", "ok", ""),
-    "max_turns": ("max_turns", "error", "max_turns"),
-    "max_turns_reached": ("max_turns", "error", "max_turns"),
-    "max_budget": ("max_budget", "error", "max_budget"),
-    "budget_exceeded": ("max_budget", "error", "max_budget"),
-    "per_turn_budget_exceeded": ("max_budget", "error", "max_budget"),
-    "interrupted": ("interrupted", "interrupted", "interrupted"),
-    "rate_limited": ("error", "error", "provider_error"),
-    "max_wall_time_exceeded": ("error", "error", "timeout"),
-    "max_tool_calls_per_turn": ("error", "error", "max_tool_calls_per_turn"),
-    "stall_detected": ("error", "error", "stall_detected"),
-    "malformed_model_output": ("error", "error", "malformed_model_output"),
-    "doom_loop": ("error", "error", "doom_loop"),
-}
-"""Exit word -> exit, status and error type of the turn. Any other word is an error."""
-
-DENIED: Final = re.compile(
-    r"User (denied|rejected)|Permission denied by rule|Access denied:|Blocked: |\[DANGEROUS COMMAND"
-    r"|In plan-only mode|Tool '[^']*' requires user approval"
-)
-TIMED_OUT: Final = re.compile(r"\btimed out\b", re.IGNORECASE)
-EXIT_CODE: Final = re.compile(r"exit code (-?\d{1,9})\b", re.IGNORECASE)
-START_TIME: Final = re.compile(rb'"start_time"\s*:\s*"([^"]{1,40})"')
-
-
-class Line(Struct, gc=False):
-    """Any value may be of any type: a line that is odd in one place is read for the others."""
-
-    type: Any = None
-    session_id: Any = None
-    schema_version: Any = None
-    start_time: Any = None
-    project_path: Any = None
-    content: Raw = Raw()
-    tool_use_id: Any = None
-    tool_name: Any = None
-    input: Raw = Raw()
-    is_error: Any = None
-    duration_ms: Any = None
-    subtype: Any = None
-    message: Any = None
-    exit_status: Any = None
-    total_cost_usd: Any = None
-
-
-class Block(Struct, gc=False):
-    type: Any = None
-    id: Any = None
-    name: Any = None
-    input: Raw = Raw()
-    tool_use_id: Any = None
-    is_error: Any = None
-    content: Raw = Raw()
-
-
-_ITEMS: Final = msgspec.json.Decoder(list[Raw])
-_BLOCK: Final = msgspec.json.Decoder(Block)
-
-
-def _blocks(content: Raw) -> list[Block]:
-    """The blocks of a message; a plain text is one block of text."""
-    if head(content, 1) == b'"':
-        return [Block(type="text")] if len(content) > 2 else []
-    try:
-        return [_BLOCK.decode(item) for item in _ITEMS.decode(content) if head(item, 1) == b"{"]
-    except (ValueError, RecursionError):
-        return []
-
-
-def _failure(content: Raw) -> tuple[str, int | None]:
-    """Error type and exit code, by the words with which the agent begins the result."""
-    words = head(content, 300).lstrip(b'"').decode("utf-8", "replace")
-    if DENIED.match(words):
-        return "denied", None
-    code = EXIT_CODE.match(words)
-    if code is not None:
-        return "tool_error", int(code[1])
-    return ("timeout" if TIMED_OUT.search(words) else "tool_error"), None
+TURNS: Final = 16
+"""Turns remembered, in case the file is cut."""
 
 
 class ClidoReader(Struct):
@@ -157,10 +77,29 @@ class ClidoReader(Struct):
     """Tool calls without a result: id -> (key, time, arrival)."""
     newer_schema: str = ""
     """A schema version that this reader does not know, for the loop to tell; it reads on."""
+    turns: list[tuple[int, str]] = []
+    """Where the last turns begin, and their keys."""
+    nth: str = ""
+    """Sets what is said in this turn apart from what stood there before and was cut off."""
+    before: list[tuple[int, str]] = []
+    """Of a file that is read again: the turns that were in it."""
+    left: int = -1
+    """... and the arrival of what was left of it; negative before its first line."""
+    passing: bool = False
+    """What is read was read before."""
+
+    def again(self) -> ClidoReader:
+        """For a file that is read from its beginning again, because something was cut off it."""
+        known = [turn for turn in self.before if turn not in self.turns] + self.turns
+        return ClidoReader(session=self.session, clock=self.clock, before=known[-TURNS:], passing=bool(known))
 
     def read(self, record: Record) -> Iterator[Event]:
         line: Line = record.body
         kind = line.type
+        if self.left < 0:
+            self.left = record.arrival
+        if self.passing and kind != "meta" and self._passes(record, line):
+            return
         if not self.session and kind != "meta":
             self.session = self.origin = PurePath(record.path).stem
         if kind == "assistant_message":
@@ -188,14 +127,50 @@ class ClidoReader(Struct):
         return self.clock
 
     def _key(self, record: Record, content: Raw) -> str:
+        return self._place(record, content) + self.nth
+
+    def _place(self, record: Record, content: Raw) -> str:
         digest = blake2b(content, digest_size=6).hexdigest()
         return f"{self.origin}/{record.position - self.base}/{digest}"
+
+    # ----------------------------------------------------------------------------- rollback
+
+    def _passes(self, record: Record, line: Line) -> bool:
+        """Whether a line only says again what was read before the file was cut."""
+        last, _ = self.before[-1]
+        if record.arrival != self.left or record.position >= last:
+            self.passing = False
+        elif line.type == "result":
+            self.run = 0
+        elif line.type == "user_message" and any(block.type == "text" for block in blocks(line.content)):
+            place = self._place(record, line.content)
+            known = (place == key or key.startswith(place + "/") for at, key in self.before)
+            self.passing = record.position < self.before[0][0] or any(known)
+            self.run = self.run or self.clock
+        return self.passing
+
+    def _turn(self, record: Record, content: Raw) -> str:
+        """Its place, unless the same words stood there in a turn that was cut off."""
+        place = self._place(record, content)
+        same = [key for _, key in self.before if key == place or key.startswith(place + "/")]
+        if not same:
+            key = place
+        elif record.arrival == self.left:
+            key = same[-1]
+        else:
+            key = f"{place}/{len(same) + 1}"
+        self.nth = key[len(place) :]
+        self.turns = [*self.turns, (record.position, key)][-TURNS:]
+        return key
 
     # --------------------------------------------------------------------- sessions and turns
 
     def _meta(self, record: Record, line: Line) -> Iterator[Event]:
         stem = PurePath(record.path).stem
         name = text(line.session_id) or self.session or stem
+        if not record.position and name != self.session:
+            # Another session, which may have taken the place of one that was read.
+            self.session, self.before, self.passing = name, [], False
         self.session = self.session or name
         self.origin, self.base = name, record.position
         if line.schema_version not in (SCHEMA, None):
@@ -212,17 +187,17 @@ class ClidoReader(Struct):
         )
 
     def _user(self, record: Record, line: Line) -> Iterator[Event]:
-        blocks = _blocks(line.content)
+        found = blocks(line.content)
         time = self._now(record)
-        if any(block.type == "text" for block in blocks):
+        if any(block.type == "text" for block in found):
             self.run = self.run or time
             self.open = {}
             self.message = ""
-            turn = self._key(record, line.content)
+            turn = self._turn(record, line.content)
             yield Prompted(session=self.session, time=time, turn=turn, content=line.content)
             return
         # Results in a message repeat the tool_result lines before it, unless there were none.
-        for block in blocks:
+        for block in found:
             if block.type == "tool_result":
                 yield from self._returned(record, block.tool_use_id, block.is_error, None, block.content)
 
@@ -270,7 +245,7 @@ class ClidoReader(Struct):
 
     def _assistant(self, record: Record, line: Line) -> Iterator[Event]:
         time = self._now(record)
-        tools = [b for b in _blocks(line.content) if b.type == "tool_use" and text(b.id)]
+        tools = [b for b in blocks(line.content) if b.type == "tool_use" and text(b.id)]
         self.message = self._key(record, line.content)
         # Some variants write no result after a turn, so a reply without a tool call ends it. In a
         # file found at start the result that may follow lies an unknown time ahead: only rests.
@@ -330,7 +305,7 @@ class ClidoReader(Struct):
             # The results of a batch stand together: each call began where it was asked for.
             end = start + duration
             self.clock = max(self.clock, end)
-        error_type, exit_code = _failure(output) if failed is True else ("", None)
+        error_type, exit_code = failure(output) if failed is True else ("", None)
         yield Returned(
             session=self.session,
             time=self.clock,
@@ -343,48 +318,3 @@ class ClidoReader(Struct):
             source=source,
             output=some(output),
         )
-
-
-def unit(path: str, first: bytes) -> tuple[int, str]:
-    """A session is one file. A fork's own meta line comes first, so its original is read before it."""
-    found = START_TIME.search(first)
-    return time_ns(found[1].decode("ascii", "replace")) if found is not None else 0, PurePath(path).stem
-
-
-def _files(root: int, glob: str) -> Files:
-    return Files(
-        kind="session",
-        root=root,
-        glob=glob,
-        storage="lines",
-        reader=ClidoReader,
-        memory=ClidoReader,
-        line=Line,
-        unit=unit,
-    )
-
-
-FORMAT = Format(
-    agent="clido",
-    title="clido",
-    versions="schema 1 (documentation; source of 1.0.15)",
-    roots=(
-        Root(".local/share/clido/sessions", env="CLIDO_DATA_DIR", below="sessions", xdg="XDG_DATA_HOME"),
-        Root("Library/Application Support/clido/sessions"),
-        Root(".local/share/clido/sessions", env="CLIDO_SESSION_DIR", xdg="XDG_DATA_HOME"),
-    ),
-    files=(_files(0, "*/*.jsonl"), _files(1, "*/*.jsonl"), _files(2, "*.jsonl")),
-    never=(
-        ".config/clido/**",
-        "Library/Application Support/clido/credentials",
-        "Library/Application Support/clido/config.toml",
-    ),
-    gives=Gives(
-        tokens="none, and no model",
-        tool_times="stated durations; times of arrival, estimated for files found at start",
-        errors="yes",
-        cost="running total per result",
-        exit="result line",
-        subagents="none exist",
-    ),
-)
