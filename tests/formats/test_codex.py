@@ -442,6 +442,38 @@ def test_a_marked_turn_is_no_copy_however_early_it_begins(turn):
     assert usages(file.events) == [(100, 0, 10)]
 
 
+def test_a_fork_links_to_its_origin_once():
+    """Read in one go its turns are settled together; only the first one was made out of the origin's last."""
+    of = sessions()
+    origin, fork = File(OTHER, sessions=of), File(sessions=of, forked_from_id=OTHER)
+    for file in (origin, fork):
+        for n in range(2):
+            turn = uuid7(BASE + 1000 * n + 20, 5 + n + 10 * (file is fork))
+            file.at = 5_000 * n + 60_000 * (file is fork)
+            file.start(turn)
+            file.said()
+            file.event("task_complete", turn_id=turn, last_agent_message="x")
+    *_, last, first, second = kinds(settled(of), Turn)
+    assert [(link.span, link.reason) for link in first.links] == [(last.span, "original")]
+    assert [(link.span, link.reason) for link in second.links] == [(first.span, "previous turn")]
+
+
+def test_a_copy_that_kept_its_stamps_is_no_less_a_copy():
+    """Its origin's meta is as old as what follows it."""
+    file = File(id_="")
+    file.at = 3_000_000
+    file.meta(uuid7(BASE + file.at))
+    for at in (0, 3_000_000):
+        file.at = at
+        if not at:
+            file.meta(OTHER)
+        file.event("user_message", 2_000, message="x")
+        file.said(2_000)
+        file.count((500 + at, 0, 50), (500, 0, 50))
+    assert len(kinds(file.events, Prompted)) == 1
+    assert usages(file.events) == [(500, 0, 50)]
+
+
 def test_only_uuids_of_version_7_tell_when_they_were_made():
     assert minted(OWN) == BASE
     assert minted("3f2504e0-4f89-41d3-9a0c-0305e82c3301") == 0

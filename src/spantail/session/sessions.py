@@ -427,7 +427,8 @@ class Sessions:
             self._bind(work, turn)
             return turn
         self._begin_run(work, turn)
-        if work.copied_from and work.root is None:
+        # Turns that wait to be settled will give this one its link.
+        if work.copied_from and work.root is None and not work.waiting:
             self._origin(work, turn)
         if work.slug:
             self._plan(work, turn, implements=event.implements)
