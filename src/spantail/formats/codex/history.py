@@ -51,17 +51,19 @@ class History(Struct):
     unsure: bool = False
     """Nothing but its stamps makes it a copy."""
 
-    def relate(self, time: int) -> None:
-        """The file names its origin; a copy of that one's history may follow."""
-        self.related = True
-        if self.own:
-            self.copying, self.since, self.unsure = True, time, True
+    def begin(self, time: int, *, related: bool) -> None:
+        """The file's own session_meta. If it names an origin, a copy of that one's history may follow."""
+        self.since, self.related = time, related
+        if related and self.own:
+            self.copying = self.unsure = True
 
     def foreign(self, time: int) -> None:
         """Another thread's session_meta."""
         self.related = True
         if not self.begun and (self.unsure or not self.copying):
-            self.copying, self.since, self.turns, self.unsure = True, time, False, False
+            # A copy that kept its own stamps is older than what it stands in.
+            self.copying, self.since = True, max(self.since, time)
+            self.turns = self.unsure = False
 
     def copied(self, turn: str, ordinal: object, time: int) -> bool:
         """Whether a record is a copy. `turn`: the id of the turn that begins with it, if one does."""

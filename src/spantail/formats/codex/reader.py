@@ -159,8 +159,7 @@ class CodexReader(Struct):
         origin = subagents.origin(meta)
         self.parent, self.alone = origin.parent, origin.nested and not origin.parent
         source = text(meta.forked_from_id)
-        if source or origin.nested:
-            self.history.relate(time)
+        self.history.begin(time, related=bool(source or origin.nested))
         start = meta.subagent_history_start_ordinal
         if isinstance(start, int) and 0 < start < 2**53:
             self.history.start = start
