@@ -49,7 +49,7 @@ def itself() -> dict[str, Any]:
 
 def _health() -> list[Panel]:
     return [
-        number("Up", "Instances that report.", or_zero(f"count({pick('spantail_build_info')})"), width=3),
+        number("Up", "Instances that report.", or_zero(f"sum({pick('spantail_build_info')})"), width=3),
         number(
             "Down",
             "Instances that Prometheus could not scrape.",

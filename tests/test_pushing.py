@@ -30,8 +30,8 @@ CASES = (
     "opencode/tools-a",
 )
 BUDGET = Budget(name="all", period="month", limit=10.0)
-MOVES = ("process_", "spantail_last_commit_timestamp_seconds")
-"""What changes between two looks."""
+MOVES = ("process_", "spantail_last_commit_timestamp_seconds", "spantail_build_info")
+"""What changes between two looks, or is another at the end."""
 
 
 @pytest.fixture
@@ -153,6 +153,56 @@ def test_without_prometheus_there_is_no_page(chosen, tmp_path):
             _, log = program.communicate(timeout=PATIENCE)
         assert program.returncode == 0, log
         assert len(receiver.pushes) == (2 if chosen == "otlp" else 0)
+
+
+def test_one_that_is_stopped_holds_nothing_back(tmp_path):
+    """In a pod nobody comes back to it: the zero and then the value are its last words, and that it was stopped.
+    Where it does come back it goes on from there."""
+    home = tmp_path / "home"
+    (home / ".claude/projects").mkdir(parents=True)
+    with Receiver("http") as receiver:
+
+        def run() -> None:
+            before = len(receiver.pushes)
+            program = start(
+                "--home", str(home), "--state", str(tmp_path / "s"), "--since", "all", "--listen", "none",
+                env={**receiver.environ(), "OTEL_METRICS_EXPORTER": "otlp"},
+            )  # fmt: skip
+            try:
+                until(lambda: len(receiver.pushes) > before)
+                if not before:
+                    replay.copied(truth.FIXTURES / "claude-code/tools-a", home / "late")
+                    shutil.copytree(home / "late", home, dirs_exist_ok=True)
+                    until(lambda: receiver.spans)
+            finally:
+                program.send_signal(signal.SIGTERM)
+                _, log = program.communicate(timeout=PATIENCE)
+            assert program.returncode == 0, log
+
+        run()
+        first, held, last = receiver.pushes
+        assert not any(name == ERRORS for name, _ in sent(first))
+        assert total(held) == 0
+        assert total(last) == 1
+        assert [running(each) for each in (first, held, last)] == [1, 0, 0]
+        run()
+        again = receiver.pushes[3:]
+        assert {total(each) for each in again} == {1}
+        assert (running(again[0]), running(again[-1])) == (1, 0)
+
+
+ERRORS = "coding_agent_tool_errors_total"
+
+
+def total(request) -> float:
+    return sum(value for (name, _), value in sent(request).items() if name == ERRORS)
+
+
+def running(request) -> float:
+    ((_, value),) = (
+        each for each in pushed.translated(request).items() if each[0][0] == "spantail_build_info"
+    )
+    return value
 
 
 @pytest.mark.parametrize(

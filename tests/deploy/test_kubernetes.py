@@ -85,6 +85,16 @@ def test_the_sidecar_ends_with_its_agent():
     assert shared["name"] in {mount["name"] for mount in agent["volumeMounts"]}
 
 
+def test_the_sidecar_is_counted_once():
+    """It pushes, since it is gone before it is scraped; nothing asks a Prometheus to scrape it as well."""
+    template = one("sidecar", "Job")["spec"]["template"]
+    (sidecar,) = template["spec"]["initContainers"]
+    environ = {variable["name"]: variable.get("value") for variable in sidecar["env"]}
+    assert environ["OTEL_METRICS_EXPORTER"] == "otlp"
+    assert "annotations" not in template["metadata"]
+    assert [port["name"] for port in sidecar["ports"]] == ["health"]
+
+
 @pytest.mark.parametrize("layer", LAYERS)
 def test_it_has_the_time_to_hand_over(layer):
     """10 s are for what is committed and not yet sent."""

@@ -318,6 +318,8 @@ class Run:
                 server.close()
             if self.deliverer is not None:
                 self.deliverer.stop(0.0)
+            if self.push is not None:
+                self.push.close()
             self.waker.close()
 
     def begin(self) -> None:
@@ -380,7 +382,8 @@ class Run:
         if self.deliverer is not None:
             self.deliverer.stop(STOP_SECONDS - 2)
         self.follow.commit()
-        self._show_last(2.0)
+        if self._show_last(2.0):
+            self._show_held()
         self.notices.stopped(self.store.waiting_spans)
         return 0
 
@@ -395,6 +398,16 @@ class Run:
         if self.totals.pending():  # what was shown for the first time, or its hold would never end
             self.follow.commit()
         return pushed
+
+    def _show_held(self) -> None:
+        """What the last push still showed as 0, as it is: in a pod that ends with its agent nobody will come
+        back to it. Committed first, or a restart would take it back. Where scrapers come too it waits for the
+        next start: they may not have seen the 0."""
+        if self.push is None or self.shows or not self.totals.release():
+            return
+        self.follow.commit()
+        if not self.follow.stuck:
+            self.push.attempt(last=True)
 
     # ---------------------------------------------------------------------- what others ask
 

@@ -3,7 +3,8 @@
 For people without Prometheus. It is one more page: committed totals only, new series held at 0. A backend that
 is down or refuses is said once and costs nothing else: totals are cumulative, so the next push
 that arrives says all that the lost ones would have said. A push that did not arrive has shown nothing: the hold
-of a new series begins with the first one that did.
+of a new series begins with the first one that did. The last push says that it is the last, so that nobody takes
+one that was stopped for one that died.
 
 One `step` is one push; tests need no clock.
 """
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from spantail.model import SECOND
 from spantail.out.points import process_metrics
+from spantail.state import families as f
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -70,27 +72,41 @@ class Push(threading.Thread):
         self.join(timeout)
         return self.arrived and not self.is_alive()
 
+    def close(self) -> None:
+        self._transport.close()
+
     # ---------------------------------------------------------------------- on its own thread
 
     def run(self) -> None:
         while True:
             last = self._stopping.is_set()
-            self.arrived = False
-            try:
-                self.arrived = self.step()
-            except Exception as error:  # noqa: BLE001
-                # A push that died silently would look like an agent that rests.
-                self._notices.push_failed(type(error).__name__)
+            self.attempt(last=last)
             if last:
-                self._transport.close()
                 return
             self._stopping.wait(self._seconds)
 
-    def step(self) -> bool:
+    def attempt(self, *, last: bool = False) -> None:
+        """A step, whatever comes of it."""
+        self.arrived = False
+        try:
+            self.arrived = self.step(last=last)
+        except Exception as error:  # noqa: BLE001
+            # A push that died silently would look like an agent that rests.
+            self._notices.push_failed(type(error).__name__)
+
+    def step(self, *, last: bool = False) -> bool:
         """All of the page, in as many requests as it takes. Whether all of it arrived."""
         now = self._clock()
         fresh: list[Series] = []
         snapshot = self._totals.snapshot(now, scraper=True, fresh=fresh)
+        if last:
+            snapshot = [
+                (
+                    family,
+                    [point._replace(value=0.0) for point in points] if family is f.BUILD_INFO else points,
+                )
+                for family, points in snapshot
+            ]
         for request in self._points.requests(snapshot, now, process_metrics(now)):
             verdict = self._transport.send(request)
             if verdict.kind not in {"delivered", "partial"}:

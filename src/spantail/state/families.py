@@ -163,7 +163,7 @@ BUDGET_END = _gauge(
 
 BUILD_INFO = _gauge(
     "spantail_build_info", "spantail.build_info", "version",
-    "1, with the version as a label.")
+    "1, with the version as a label; 0 in the last push of one that was stopped.")
 RECORDS = _counter(
     "spantail_records_total", "spantail.records", "agent result",
     "Records taken from session files, by what became of them.")

@@ -339,6 +339,21 @@ class Totals:
         if marked:
             self._on_shown()
 
+    def release(self) -> bool:
+        """What a page has shown as 0 is shown as it is from now on: nobody waits for the end of its hold.
+        Whether there was any; it is to be committed before it is shown."""
+        with self._lock:
+            held = [
+                series
+                for on_page in self._page.values()
+                for series in on_page
+                if not (series.free or series.untouched()) and (series.shown or series in self._marks)
+            ]
+            for series in held:
+                series.free = True
+                self._marks.setdefault(series, series.shown)
+        return bool(held)
+
     def _held(self, series: Series, now: int, fresh: list[Series] | None) -> bool:
         if series.free:
             return False
