@@ -8,6 +8,7 @@ from msgspec import Raw
 
 from spantail.model import Called, Measured, Noted, Replied, Returned, SpanEvent, Usage
 from spantail.session.ids import input_digest, ledger_id
+from spantail.session.nesting import Nesting
 from spantail.session.settle import Ledger, Rules, Settler
 from spantail.session.work import INPUT, OPEN, SHOWN, WINDOW, OpenModelCall, OpenTool, OpenTurn, Work
 
@@ -22,9 +23,9 @@ class Calls:
         ledger: Ledger,
         settler: Settler,
         stray: Stray,
-        elsewhere: Callable[[OpenTurn, str], bool],
+        nesting: Nesting,
     ) -> None:
-        self.elsewhere = elsewhere
+        self.nesting = nesting
         self.rules = rules
         self.ledger = ledger
         self.settler = settler
@@ -35,9 +36,7 @@ class Calls:
         call = turn.models.get(event.call) if turn is not None else None
         if call is None:
             ledger = ledger_id("model", event.call)
-            if self.ledger.known(ledger) or (
-                turn is not None and turn.original and self.elsewhere(turn, event.call)
-            ):
+            if self.ledger.known(ledger) or self.nesting.open_elsewhere(work, event.call):
                 self._again(work, turn, event)
                 return
             if turn is None:
@@ -90,7 +89,9 @@ class Calls:
     def _again(self, work: Work, turn: OpenTurn | None, event: Replied) -> None:
         """A call already counted: a copy, or more about one that was settled a moment ago."""
         if event.usage is not None and event.final:
-            self.settler.difference(work, turn, event.call, event.model, event.usage, event.time)
+            counted = self.nesting.counted(work, event.call)
+            at = turn if counted is work else None
+            self.settler.difference(counted, at, event.call, event.model, event.usage, event.time)
         if turn is not None and not _before(turn, event.time):
             turn.known += 1
             turn.last = max(turn.last, event.time)
@@ -101,9 +102,7 @@ class Calls:
         tool = turn.tools.get(event.call) if turn is not None else None
         if tool is None:
             ledger = ledger_id("tool", event.call)
-            if self.ledger.known(ledger) or (
-                turn is not None and turn.original and self.elsewhere(turn, event.call)
-            ):
+            if self.ledger.known(ledger) or self.nesting.open_elsewhere(work, event.call):
                 if turn is not None and not _before(turn, event.time):
                     turn.known += 1
                 return

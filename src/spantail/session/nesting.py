@@ -13,8 +13,9 @@ from spantail.session.work import WINDOW, OpenTurn, PastTurn, Work
 
 
 class Nesting:
-    def __init__(self, work: Callable[[str], Work]) -> None:
+    def __init__(self, work: Callable[[str], Work], changes: Callable[[str], None]) -> None:
         self.work = work
+        self.changes = changes
 
     def outer(self, turn: OpenTurn) -> OpenTurn | None:
         """The turn around a subagent's turn, while it is open or waits to be settled."""
@@ -33,6 +34,21 @@ class Nesting:
                 return True
             inner = self.work(inner).parent
         return False
+
+    def open_elsewhere(self, work: Work, call: str) -> bool:
+        """Whether a call of a copied turn is still open in the original, or one that a subagent's file repeats in
+        the session around it: then it is not this session's."""
+        turn = work.turn
+        origin = turn.original if turn is not None and turn.original else work.parent
+        at = self.work(origin).turn if origin else None
+        return at is not None and (call in at.models or call in at.tools)
+
+    def counted(self, work: Work, call: str) -> Work:
+        """The session in which a call was counted: a subagent's file can begin with a copy of the history around it."""
+        if not work.parent or call in work.recent or call in work.unsure:
+            return work
+        self.changes(work.parent)
+        return self.work(work.parent)
 
     def keep_awake(self, work: Work, seen: dict[str, int]) -> list[str]:
         """The sessions around a subagent are as awake as it is; those that were not, to be saved."""

@@ -414,6 +414,8 @@ class Sessions:
             if self._adopts(open_turn, event):
                 self._adopt(work, open_turn, event)
                 return
+            if 0 < event.time < open_turn.start and self.ledger.known(ledger_id("turn", event.turn)):
+                return  # an old stretch of the file was written again
             self._close(work, event.time)
         self._begin(work, event)
 
@@ -567,8 +569,11 @@ class Sessions:
         turn = work.turn
         if turn is None or (event.turn and event.turn != turn.key):
             return
-        turn.marked = max(event.time, turn.last)
-        turn.last = turn.marked
+        turn.last = max(event.time, turn.last)
+        if event.rests:
+            turn.rests = True
+            return
+        turn.marked = turn.last
         turn.status, turn.error_type = event.status, event.error_type
         turn.word = event.word or turn.word
 

@@ -33,6 +33,7 @@ from spantail.session.work import (
     HELD,
     RECENT,
     TURNS,
+    UNSURE,
     WINDOW,
     OpenModelCall,
     OpenTool,
@@ -128,11 +129,11 @@ class Settler:
         turn.fresh += 1
         turn.model_busy.add(call.start, call.end)
         usage = call.usage
+        held, most = (work.recent, RECENT) if call.final else (work.unsure, UNSURE)
+        held[call.key] = usage if usage is not None else Usage()
+        if len(held) > most:
+            del held[next(iter(held))]
         if usage is not None:
-            recent = work.recent
-            recent[call.key] = usage
-            if len(recent) > RECENT:
-                del recent[next(iter(recent))]
             work.context_tokens = usage.input + usage.cache_read + usage.cache_write
             work.context_model = call.model
         cost, source = self.priced(
@@ -172,13 +173,14 @@ class Settler:
         self, work: Work, turn: OpenTurn | None, call: str, model: str, usage: Usage, time: int
     ) -> None:
         """A later record says more of a call already counted: what it has more is added."""
-        before = work.recent.get(call)
+        held = work.recent if call in work.recent else work.unsure
+        before = held.get(call)
         if before is None:
             return
         more = usage.beyond(before)
         if not more.total():
             return
-        work.recent[call] = before.raised_to(usage)
+        held[call] = before.raised_to(usage)
         cost, source = self.priced(model, work.context.provider, more, None, time)
         self.added(work, turn, model, more, cost, source, time)
 
