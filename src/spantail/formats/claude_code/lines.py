@@ -36,15 +36,15 @@ class LineUsage(Struct, gc=False):
     def usage(self) -> Usage | None:
         """None for zeros: a proxy that writes them does not know, and a copy of them is no count."""
         usage = Usage(
-            self.input_tokens or 0,
-            self.cache_read_input_tokens or 0,
-            self.cache_creation_input_tokens or 0,
-            self.output_tokens or 0,
+            max(self.input_tokens or 0, 0),
+            max(self.cache_read_input_tokens or 0, 0),
+            max(self.cache_creation_input_tokens or 0, 0),
+            max(self.output_tokens or 0, 0),
         )
         if self.cache_creation is not None:
-            usage.cache_write_1h = min(self.cache_creation.hour or 0, usage.cache_write)
+            usage.cache_write_1h = min(max(self.cache_creation.hour or 0, 0), usage.cache_write)
         if self.output_tokens_details is not None:
-            usage.reasoning = min(self.output_tokens_details.thinking_tokens or 0, usage.output)
+            usage.reasoning = min(max(self.output_tokens_details.thinking_tokens or 0, 0), usage.output)
         return usage if usage.total() else None
 
 
@@ -106,6 +106,7 @@ class Attachment(Struct, gc=False):
     duration: float | None = field(name="durationMs", default=None)
     exit_code: Tokens | None = field(name="exitCode", default=None)
     total: float | None = None
+    mode: str | None = field(name="commandMode", default=None)
 
 
 class AgentResult(Struct, gc=False):

@@ -6,9 +6,8 @@
 
 A reply is written as one line per content block, each with the usage known so far: the last line
 with a stop_reason counts as a whole, lines without one only raise it (`Replied.final`). A turn
-begins at a line that a person (or the SDK) wrote; the newer the version, the more fields say so:
-turnOrigin, then origin.kind, then promptSource, then the text's first characters. Times of tools
-are those of the lines, and hold permission waits and hooks.
+begins at a line that a person (or the SDK) wrote (`prompts`). Times of tools are those of the lines,
+and hold permission waits and hooks; how they ended is in `outcome`.
 
 Longer than 400 lines: its versions differ in many small ways, and each is a few lines.
 """
@@ -20,10 +19,8 @@ from collections.abc import Iterable, Iterator
 from hashlib import blake2b
 from itertools import islice
 from pathlib import PurePath
-from typing import Any
 
-import msgspec
-from msgspec import Raw, Struct
+from msgspec import Struct
 
 from spantail.formats.claude_code.lines import (
     AGENT_INPUT,
@@ -32,10 +29,21 @@ from spantail.formats.claude_code.lines import (
     ATTACHMENT,
     COMPACTION,
     META,
-    ORIGIN,
     AgentResult,
     Block,
     Line,
+)
+from spantail.formats.claude_code.outcome import INTERRUPTED, failure, rejected
+from spantail.formats.claude_code.outcome import text as text_of
+from spantail.formats.claude_code.prompts import (
+    CUT,
+    HIDDEN,
+    NO_PROMPT,
+    PLAN,
+    decoded,
+    first_text,
+    human,
+    wakes,
 )
 from spantail.formats.times import iso_ns
 from spantail.model import (
@@ -55,34 +63,16 @@ from spantail.model import (
 
 AGENT_TOOLS = frozenset(("Agent", "Task", "Skill", "SendMessage", "Workflow"))
 GOES_ON = frozenset(("tool_use", "max_tokens", "pause_turn", "refusal", "model_context_window_exceeded"))
-NO_PROMPT = ("<local-command", "<command-name>", "<bash-stdout>", "<system-reminder")
-NOTIFICATION = ("<task-notification>", "Another Claude session sent a message:")
-REJECTED = b'"User rejected tool'
-INTERRUPTED = "[Request interrupted by user"
-PLAN = "Implement the following plan"
-CUT = "Your response above was cut off mid-stream"
+ATTACHMENTS = (
+    b'"hook_',
+    b'"max_turns_reached"',
+    b'"budget_usd"',
+    b'"queued_command"',
+    b'"structured_output"',
+)
+HOOKS = frozenset(("hook_success", "hook_blocking_error", "hook_non_blocking_error", "hook_cancelled"))
 KEEP = 64
 """Open subagent calls and sidechain tips remembered by a reader."""
-
-
-def _decode(decoder: msgspec.json.Decoder[Any], raw: Raw) -> Any:
-    """A part of a line that is not as expected costs that part alone."""
-    if not raw:
-        return None
-    try:
-        return decoder.decode(raw)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        return None
-
-
-def _string(raw: Raw, most: int = 400) -> str:
-    """The beginning of a JSON text, still escaped; good for telling kinds of text apart. Of a list
-    of blocks the beginning of the first text."""
-    head = bytes(memoryview(raw)[:most])
-    if head[:1] == b"[":
-        at = head.find(b'"text":"')
-        head = head[at + 7 :] if at >= 0 else b""
-    return head.strip(b'"').decode("utf-8", "replace")
 
 
 class ClaudeReader(Struct):
@@ -109,6 +99,10 @@ class ClaudeReader(Struct):
     budget: float = 0.0
     forked: bool = False
     """A fork agent's file begins with a line of its parent: skip it."""
+    hidden: bool = False
+    """An agent that the program started for itself; its file can begin with a copy of the session's history."""
+    fired: bool = False
+    """A scheduled task is due: the next line that no person sees makes the model work."""
     boundary: bool = False
     tasks: dict[str, tuple[str, str]] = {}
     """Open calls that start subagents: id -> (subagent type, digest of the prompt)."""
@@ -151,7 +145,9 @@ class ClaudeReader(Struct):
     def _name(self, path: str, line: Line) -> None:
         name = PurePath(path)
         if name.name.startswith("agent-"):
-            self.agent_id = line.agent_id or name.stem.removeprefix("agent-")
+            # Not the line's agentId: the first lines can be copies of another agent's.
+            self.agent_id = name.stem.removeprefix("agent-")
+            self.hidden = HIDDEN.fullmatch(self.agent_id) is not None
             parts = name.parts
             if "subagents" in parts:
                 self.base = parts[len(parts) - 1 - parts[::-1].index("subagents") - 1]
@@ -168,6 +164,7 @@ class ClaudeReader(Struct):
         if not line.cwd and not self.started:
             return
         first, self.started = not self.started, True
+        self.origins = self.origins and version == self.version
         self.branch, self.version, self.slug = branch, version, slug or self.slug
         yield Started(
             session=self.session,
@@ -201,6 +198,8 @@ class ClaudeReader(Struct):
         session = self._where(line) if line.sidechain else self.session
         if message.model == "<synthetic>":
             return list(self._synthetic(line, session, time))
+        if message.id is None and message.model is None and message.usage is None:
+            return []  # not a reply, but what a broken proxy made of one
         call = message.id or line.uuid or ""
         content = message.content
         blocks = content if type(content) is list else []
@@ -240,7 +239,7 @@ class ClaudeReader(Struct):
         name, id_ = block.name or "", block.id or ""
         starts = name in AGENT_TOOLS
         if starts:
-            task = _decode(AGENT_INPUT, block.input)
+            task = decoded(AGENT_INPUT, block.input)
             prompt = (task.prompt or "") if task is not None else ""
             kind = (task.subagent_type or "") if task is not None else ""
             self.tasks[id_] = (kind, blake2b(prompt.encode("utf-8", "replace"), digest_size=8).hexdigest())
@@ -264,7 +263,7 @@ class ClaudeReader(Struct):
             yield Replied(session=session, time=time, call=self.last_call, cut=True)
         if not line.api_error:
             return
-        word = _string(line.error, 60) or "provider_error"
+        word = text_of(line.error, 60) or "provider_error"
         yield Noted(session=session, time=time, kind="provider_error", error_type=word)
         if line.cut_cause is None:
             self.failed = self.ended = True
@@ -288,7 +287,7 @@ class ClaudeReader(Struct):
         if isinstance(content, list):
             results = [b for b in content if b.type == "tool_result" and b.tool_use_id]
             texts = [b for b in content if b.type != "tool_result"]
-            text = next((_string(b.text) for b in texts if b.type == "text"), "")
+            text = first_text(texts)
             has_text = bool(texts)
         else:
             results, text = [], content or ""
@@ -303,7 +302,7 @@ class ClaudeReader(Struct):
         elif text.startswith(INTERRUPTED):
             self.failed = self.ended = True
             yield Closed(session=session, time=time, status="interrupted", error_type="interrupted")
-        elif text.startswith(CUT) and line.meta:
+        elif text.startswith(CUT) and line.meta and self.last_call:
             yield Replied(session=session, time=time, call=self.last_call, cut=True)
         elif self.agent_id:
             yield from self._subagent_prompt(line, text, time)
@@ -312,14 +311,17 @@ class ClaudeReader(Struct):
 
     def _subagent_prompt(self, line: Line, text: str, time: int) -> Iterator[Event]:
         """In a subagent's file a text begins its work, or wakes it once it had finished."""
-        if self.prompts and (not self.ended or line.summary or text.startswith(NO_PROMPT)):
+        if self.prompts and (line.summary or text.startswith(NO_PROMPT)):
+            return
+        if self.prompts and not (self.ended or self.hidden):
             return
         self.prompts += 1
         self.ended = False
         yield Prompted(
             session=self.session,
             time=time,
-            turn=line.uuid or f"{self.session}/{time}",
+            # With the agent's name: what it copied from the session's history keeps its uuid.
+            turn=f"{self.agent_id}/{line.uuid or time}",
             outer=line.prompt_id or "",
         )
 
@@ -340,11 +342,16 @@ class ClaudeReader(Struct):
     def _prompt(self, line: Line, text: str, time: int, *, only_text: bool) -> Iterator[Event]:
         if line.turn_origin:
             self.origins = True
-        if line.summary or line.meta:
-            self.boundary = self.boundary or bool(line.summary)
+        if line.summary:
+            self.boundary = True
             return
-        human = self._human(line, text, only_text=only_text)
-        if human is None:
+        by: bool | None = False
+        if not line.meta:
+            by = human(line, text, origins=self.origins, only_text=only_text)
+        elif not wakes(line, fired=self.fired):
+            return
+        self.fired = False
+        if by is None:
             return
         if text.startswith("<task-notification>"):
             yield from self._notification(text, time)
@@ -355,28 +362,9 @@ class ClaudeReader(Struct):
             time=time,
             turn=line.uuid or f"{self.session}/{time}",
             alias=line.prompt_id or "",
-            human=human,
+            human=by,
             implements=text.startswith(PLAN),
         )
-
-    def _human(self, line: Line, text: str, *, only_text: bool) -> bool | None:
-        """True: a person's prompt. False: a model loop without one. None: nothing begins."""
-        if line.turn_origin:
-            return line.turn_origin in ("human", "sdk")
-        if text.startswith(NO_PROMPT):
-            return None
-        if text.startswith(PLAN):
-            return True  # the program wrote it, but a person accepted the plan
-        if self.origins:
-            return None if text.startswith("<bash-input>") else False
-        if text.startswith(NOTIFICATION):
-            return False
-        origin = _decode(ORIGIN, line.origin)
-        if origin is not None and origin.kind:
-            return bool(origin.kind == "human")
-        if line.prompt_source == "system":
-            return False
-        return True if only_text else None
 
     def _notification(self, text: str, time: int) -> Iterator[Event]:
         """The end of a workflow that runs in the background."""
@@ -391,12 +379,12 @@ class ClaudeReader(Struct):
         status: Status = "ok"
         error_type, exit_code = "", None
         if block.is_error:
-            status, error_type, exit_code = self._failure(line, block)
-        elif line.result and memoryview(line.result)[:19] == REJECTED:
+            status, error_type, exit_code = failure(line, block)
+        elif line.result and rejected(line):
             status, error_type = "interrupted", "interrupted"
         if self.tasks and id_ in self.tasks:
             kind, _ = self.tasks.pop(id_)
-            result = _decode(AGENT_RESULT, line.result)
+            result = decoded(AGENT_RESULT, line.result)
             if result is not None:
                 events += self._subagent(line, session, id_, kind, result, time)
         events.append(
@@ -431,25 +419,6 @@ class ClaudeReader(Struct):
         yield Started(session=nested, time=time, parent=self.base, name=name, agent_id=agent)
         yield Linked(session=nested, time=time, call=call, parent=session, usage=usage)
 
-    @staticmethod
-    def _failure(line: Line, block: Block) -> tuple[Status, str, int | None]:
-        text = _string(block.content, 300)
-        if line.denied_before_run:
-            return "error", "denied", None
-        if text.startswith("[Tool call interrupted") or INTERRUPTED in text:
-            return "interrupted", "interrupted", None
-        rejected = memoryview(line.result)[:19] == REJECTED
-        if rejected or line.denied == "interrupted":
-            return "interrupted", "interrupted", None
-        if line.denied or "was blocked" in text or "permission" in text[:80].lower():
-            return "error", "denied", None
-        if text == "Warmup":
-            return "error", "warmup", None
-        code = re.search(r"Exit code (\d{1,9})", text[:60])
-        if "timed out" in text:
-            return "error", "timeout", int(code[1]) if code else None
-        return "error", "tool_error", int(code[1]) if code else None
-
     # ----------------------------------------------------------------------------- the others
 
     def _system(self, line: Line, time: int) -> Iterator[Event]:
@@ -459,15 +428,17 @@ class ClaudeReader(Struct):
                 yield Closed(session=session, time=time)
         elif line.subtype == "compact_boundary":
             self.boundary = True
-            about = _decode(COMPACTION, line.compact)
+            about = decoded(COMPACTION, line.compact)
             attrs: dict[str, str | int | float | bool] = {}
             if about is not None and about.trigger:
                 attrs["trigger"] = about.trigger
             if about is not None and about.pre_tokens is not None:
                 attrs["pre_tokens"] = about.pre_tokens
             yield Noted(session=session, time=time, kind="compaction", attrs=attrs)
+        elif line.subtype == "scheduled_task_fire":
+            self.fired = True
         elif line.subtype == "api_error":
-            error = _decode(API_ERROR, line.error)
+            error = decoded(API_ERROR, line.error)
             word = str(error.status) if error is not None and error.status else "connection"
             attrs = {"attempt": line.retry} if isinstance(line.retry, int) else {}
             yield Noted(session=session, time=time, kind="provider_error", error_type=word, attrs=attrs)
@@ -475,29 +446,32 @@ class ClaudeReader(Struct):
     def _attachment(self, line: Line, time: int) -> Iterator[Event]:
         # Most attachments are long listings: only the short ones with a meaning are opened.
         head = bytes(memoryview(line.attachment)[:60])
-        if b"hook_success" in head or b"max_turns_reached" in head or b"budget_usd" in head:
-            about = _decode(ATTACHMENT, line.attachment)
-            if about is None:
-                return
-            session = self._where(line)
-            if about.type == "hook_success":
-                attrs: dict[str, str | int | float | bool] = {"hook": about.event or ""}
-                if about.duration is not None:
-                    attrs["duration_ms"] = about.duration
-                if about.exit_code is not None:
-                    attrs["exit_code"] = about.exit_code
-                yield Noted(session=session, time=time, kind="hook", attrs=attrs)
-            elif about.type == "max_turns_reached":
-                self.failed = self.ended = True
-                yield Closed(session=session, time=time, status="error", error_type="max_turns")
-            elif about.type == "budget_usd":
-                self.budget = about.total or 0.0
-        elif b"queued_command" in head:
-            yield Noted(session=self._where(line), time=time, kind="queued_prompt")
-        elif b"structured_output" in head:
+        if not any(kind in head for kind in ATTACHMENTS):
+            return
+        about = decoded(ATTACHMENT, line.attachment)
+        if about is None:
+            return
+        session = self._where(line)
+        if about.type in HOOKS:
+            attrs: dict[str, str | int | float | bool] = {"hook": about.event or ""}
+            if about.type != "hook_success":
+                attrs["outcome"] = about.type.removeprefix("hook_")
+            if about.duration is not None:
+                attrs["duration_ms"] = about.duration
+            if about.exit_code is not None:
+                attrs["exit_code"] = about.exit_code
+            yield Noted(session=session, time=time, kind="hook", attrs=attrs)
+        elif about.type == "max_turns_reached":
+            self.failed = self.ended = True
+            yield Closed(session=session, time=time, status="error", error_type="max_turns")
+        elif about.type == "budget_usd":
+            self.budget = about.total or 0.0
+        elif about.type == "queued_command" and about.mode != "task-notification":
+            yield Noted(session=session, time=time, kind="queued_prompt")
+        elif about.type == "structured_output" and self.last_call:
             # The result of the tool comes a moment later; it is the answer.
             self.ended = True
-            yield Replied(session=self._where(line), time=time, call=self.last_call, ends=True)
+            yield Replied(session=session, call=self.last_call, ends=True)
 
     def _cost_state(self, line: Line) -> Iterator[Event]:
         """Written when the process exits, and at /clear and /branch: the run is over."""
@@ -516,7 +490,7 @@ class MetaReader(Struct):
     """agent-<agentId>.meta.json: which call started the subagent."""
 
     def read(self, record: Record) -> Iterator[Event]:
-        meta = _decode(META, record.body)
+        meta = decoded(META, record.body)
         if meta is None:
             return
         name = PurePath(record.path)
