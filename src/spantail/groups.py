@@ -174,6 +174,8 @@ class Groups:
         rates: dict[tuple[str, ...], float] = {}
         guard = self._guard.value
         for group in self._groups.values():
+            # All sessions of a home share its account, so the one that spoke last knows its limits.
+            said: dict[tuple[str, str], tuple[int, float]] = {}
             for parked in group.sessions.parked.values():
                 if parked.start:
                     agent = guard("agent", group.sessions.context.agent)
@@ -185,7 +187,7 @@ class Groups:
                 project = guard("project", work.context.project)
                 for window, used in work.limits.items():
                     key = (agent, guard("window", window))
-                    rates[key] = max(used, rates.get(key, 0.0))
+                    said[key] = max((work.last, used), said.get(key, (0, 0.0)))
                 turn = work.turn
                 if turn is None:
                     continue
@@ -203,6 +205,8 @@ class Groups:
                     limit = self._context_limit(work.context_model, work.context.provider)
                     if limit:
                         limits[(model,)] = float(limit)
+            for key, (_, used) in said.items():
+                rates[key] = max(used, rates.get(key, 0.0))
         return {
             f.ACTIVE_SESSIONS: active,
             f.OPEN_TOOL_CALLS: tools,
