@@ -154,11 +154,17 @@ def test_a_turn_with_its_call():
             Usage(input=7900, cache_write=2000, cache_read=15000, output=34),
             "",
         ),
+        (
+            "13598 prompt tokens, 92 completion tokens, $0.069370 cost",
+            Usage(input=13598, output=92),
+            "0.069370",
+        ),
+        ("7778 prompt tokens, 158 completion tokens", Usage(input=7778, output=158), ""),
         ("Tokens: a lot", None, ""),
     ],
 )
 def test_usage_lines_of_all_versions(line, usage, cost):
-    """Thousands with commas or k, "request" for "message", cache parts, no cost."""
+    """Thousands with commas or k, "request" for "message", cache parts, no cost; other words before 0.38."""
     found = used(line)
     if usage is None:
         assert found is None
@@ -303,6 +309,24 @@ def test_a_failed_edit_is_one_failure():
     assert (turn.status, turn.errors, len(of(ModelCall, out))) == ("ok", 2, 3)
 
 
+def test_a_turn_of_an_older_version():
+    """The usage line stands before the reply's text, and all of a failure is quoted."""
+    out = settled(
+        HEAD,
+        "\n#### fix it␠\n> 35109 prompt tokens, 65 completion tokens, $0.176520 cost␠\n\nAdd a.py.\n\n",
+        "> a.py␠\n> Add these files to the chat? yes␠\n",
+        "> 13089 prompt tokens, 213 completion tokens, $0.068640 cost␠\n\nTo fix it:\n\n",
+        "> The LLM did not conform to the edit format.␠\n> # 1 SEARCH/REPLACE block failed to match!␠\n>␠\n",
+        "> <<<<<<< SEARCH␠\n>         if arg:␠\n> >>>>>>> REPLACE␠\n>␠\n",
+        "> # The other 1 SEARCH/REPLACE block were applied successfully.␠\n> Don't re-send them.␠\n",
+        "> 13598 prompt tokens, 92 completion tokens, $0.069370 cost␠\n\nHere it is.\n\n> Applied edit to a.py␠\n",
+    )
+    (turn,) = of(Turn, out)
+    assert (turn.status, turn.usage.input, turn.usage.output) == ("ok", 61796, 370)
+    assert sum(call.cost for call in of(ModelCall, out)) == pytest.approx(0.31453)
+    assert [tool.status for tool in of(ToolCall, out)] == ["error", "ok", "ok"]
+
+
 def test_a_refused_edit_and_the_end_of_patience():
     """Skipped edits are interrupted; a turn that gives up is an error."""
     out = settled(
@@ -370,6 +394,16 @@ def test_a_command_that_still_runs_is_pending():
         ("> ^C again to exit␠\n\nhalf a rep", "interrupted", "interrupted"),
         (f"{ANSWER}> ^C again to exit␠\n> ^C KeyboardInterrupt␠\n", "ok", ""),
         ("> litellm.AuthenticationError: no␠\n> The API provider says no.␠\n", "error", "provider_error"),
+        (
+            "> litellm.NotFoundError: no␠\n>␠\n>␠\n> ^C again to exit␠\n> ^C KeyboardInterrupt␠\n",
+            "error",
+            "provider_error",
+        ),
+        (
+            "> litellm.APIError: no␠\n> Retrying in 0.2 seconds...␠\n>␠\n> ^C again to exit␠\n",
+            "interrupted",
+            "interrupted",
+        ),
         (
             f"> litellm.RateLimitError: slow␠\n> rate limited␠\n> Retrying in 0.2 seconds...␠\n{ANSWER}",
             "ok",

@@ -25,6 +25,10 @@ USED: Final = re.compile(
     rf"Tokens: (?P<sent>{_NUMBER}) sent(?:, (?P<write>{_NUMBER}) cache write)?(?:, (?P<hit>{_NUMBER}) cache hit)?"
     rf", (?P<received>{_NUMBER}) received\.(?: Cost: \$(?P<cost>[\d.,]+) (?:message|request), \$(?P<total>[\d.,]+) session\.)?"
 )
+OLDER: Final = re.compile(
+    r"(?P<sent>\d{1,9}) prompt tokens, (?P<received>\d{1,9}) completion tokens(?:, \$(?P<cost>[\d.]+) cost)?$"
+)
+"""The usage line of versions before 0.38; without streaming it stands before the text of its reply."""
 COST: Final = re.compile(r"Cost: \$([\d.,]+) (?:message|request), \$([\d.,]+) session\.")
 MODEL: Final = re.compile(r"(Main model|Model|Models|Editor model): (\S.{0,200}?)(?: with .*)?$")
 VERSION: Final = re.compile(r"Aider v(\S{1,40})$")
@@ -57,7 +61,7 @@ class Used(Struct, frozen=True, gc=False):
 
 
 def used(text: str) -> Used | None:
-    found = USED.match(text)
+    found = USED.match(text) or OLDER.match(text)
     return None if found is None else Used(**{key: word or "" for key, word in found.groupdict().items()})
 
 

@@ -173,6 +173,8 @@ class History(Struct):
         elif said.startswith("The LLM did not conform to the edit format") or lines.UNMATCHED.match(said):
             yield from run.failure("edit")
             run.awaits = True
+        elif others := lines.THE_OTHERS.match(said):
+            yield from run.applied(others)  # older versions quote all of a failure
         elif said.startswith("Running ") and run.replied:
             yield from self._runs(said[8:], dated)
         elif said.startswith("# Fix any errors below"):
@@ -186,7 +188,9 @@ class History(Struct):
         elif said.startswith("Only 3 reflections allowed"):
             yield from run.close("error", "max_reflections")
         elif said.startswith("^C"):
-            if run.awaits and not run.closed:
+            if run.awaits and not run.closed and run.failed:
+                yield from run.close("error", "provider_error")  # refused: it was stopped at an empty prompt
+            elif run.awaits and not run.closed:
                 yield from run.close("interrupted", "interrupted")
         elif said.startswith("Retrying in "):
             yield from run.retries()
@@ -212,8 +216,7 @@ class History(Struct):
                 yield Replied(session=run.session, time=run.clock, call=run.last, cost=amount, rests=True)
             return
         if others is not None and "edit" in run.told:
-            for _ in range(int(others[1])):
-                yield from run.tool("edit", {})
+            yield from run.applied(others)
             return
         thought = said.startswith(lines.END_OF_THOUGHT)
         if self.complete or thought:

@@ -7,6 +7,7 @@ the next input, run or exit comes, or by silence.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 import msgspec
@@ -154,6 +155,11 @@ class Run(Struct):
         if name not in self.told:
             self.told = [*self.told, name]
             yield from self.tool(name, {}, "error", "tool_error")
+
+    def applied(self, others: re.Match[str]) -> Iterator[Event]:
+        """The edits that went well in a reply of which some failed."""
+        for _ in range(int(others[1]) if "edit" in self.told else 0):
+            yield from self.tool("edit", {})
 
     def runs(self, command: str, time: int, ends: int) -> Iterator[Event]:
         """A shell command. Neither its end nor its exit status is written."""
