@@ -237,12 +237,17 @@ class Noted(Event, gc=False, kw_only=True):
 
 
 class Closed(Event, gc=False, kw_only=True):
-    """A turn's own end mark. Empty `turn`: the open one."""
+    """A turn's own end mark. Empty `turn`: the open one.
+
+    `rests`: no mark, but an answer without a model call to tell it by; a turn that stops here was
+    not cut off, but more of it may still come.
+    """
 
     turn: str = ""
     status: Status = "ok"
     error_type: str = ""
     word: str = ""
+    rests: bool = False
 
 
 class Ended(Event, gc=False, kw_only=True):

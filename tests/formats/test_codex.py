@@ -504,15 +504,37 @@ def test_without_marks_a_user_message_begins_a_turn_and_a_plain_answer_ends_it()
     assert [turn.usage.output for turn in turns] == [15, 15]
 
 
-def test_without_marks_and_counts_the_next_prompt_shows_that_the_turn_was_answered():
-    """A proxy that sends no usage: the answered turn is ok, the one that merely stops is not known."""
+def test_without_marks_and_counts_an_answered_turn_is_known_by_its_answer():
+    """A proxy that sends no usage: an answered turn is ok, the one that merely stops is not known."""
     of = sessions()
     file = File(sessions=of)
-    for _ in range(2):
+    for answered in (True, True, False):
         file.event("user_message", 5000, message="do it")
         file.event("token_count", info=None)
-        file.said()
-    assert [turn.exit for turn in kinds(settled(of), Turn)] == ["success", "unknown"]
+        if answered:
+            file.said()
+        else:
+            file.item("reasoning")
+    assert [turn.exit for turn in kinds(settled(of), Turn)] == ["success", "success", "unknown"]
+
+
+def test_an_answer_that_nothing_counts_ends_its_turn_all_the_same():
+    """But only when nothing follows: a tool may be called long after the words that announce it."""
+    of = sessions()
+    file = File(sessions=of)
+    file.event("user_message", message="a")
+    file.said(2_000)
+    file.call("c", after=9_000)
+    file.output("c", after=1_000)
+    file.event("token_count", info=None)
+    file.said(3_000)
+    file.event("user_message", 60_000, message="b")
+    file.said(2_000)
+    file.call("d", after=9_000)
+    file.output("d")
+    first, second = kinds(settled(of), Turn)
+    assert (first.status, (first.end - first.start) // MILLISECOND) == ("ok", 15_010)
+    assert (second.status, second.tools) == ("pending", 1)
 
 
 def test_an_end_mark_ends_a_turn_whose_beginning_bears_no_mark():
@@ -888,18 +910,21 @@ def test_files_without_envelopes_give_turns_and_tools():
     file.raw(
         {"id": OWN, "timestamp": "2025-08-01T10:00:00.000Z", "instructions": None, "git": {"branch": "main"}}
     )
-    for n in (1, 2):
+    for n in (1, 2, 3):
         file.raw({"record_type": "state"})
         text = [{"type": "input_text", "text": "<environment_context>\n"}]
         file.raw({"type": "message", "role": "user", "content": text})
         file.raw({"type": "message", "role": "user", "content": [{"type": "input_text", "text": "do"}]})
         file.raw({"type": "reasoning", "id": "r", "summary": []})
+        if n == 3:
+            break  # killed
         file.raw({"type": "function_call", "name": "shell", "arguments": "{}", "call_id": f"c{n}"})
         output = json.dumps({"output": "x", "metadata": {"exit_code": n - 1}})
         file.raw({"type": "function_call_output", "call_id": f"c{n}", "output": output})
         file.raw({"type": "message", "role": "assistant", "content": []})
     out = settled(of)
-    assert [(turn.exit, turn.usage.total()) for turn in kinds(out, Turn)] == [("success", 0), ("unknown", 0)]
+    assert [turn.exit for turn in kinds(out, Turn)] == ["success", "success", "unknown"]
+    assert sum(turn.usage.total() for turn in kinds(out, Turn)) == 0
     assert [(tool.status, tool.source) for tool in kinds(out, ToolCall)] == [
         ("ok", "estimate"),
         ("error", "estimate"),

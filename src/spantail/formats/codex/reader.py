@@ -288,6 +288,13 @@ class CodexReader(Struct):
         self.made = time
         self.owed = False
 
+    def _answered(self, time: int) -> Iterator[Event]:
+        self._sign(time)
+        self.said = True
+        if self.turn and not self.tasks and self.total is None:
+            # Nothing may ever tell of the reply (old files, servers that count nothing).
+            yield Closed(session=self.session, time=time, turn=self.turn, rests=True)
+
     def _usage_record(self, body: Payload, time: int) -> Iterator[Event]:
         self.records = True
         thread = text(body.thread_id)
@@ -349,8 +356,7 @@ class CodexReader(Struct):
             self.ready, self.owed = max(self.ready, time), True
             yield from self._output(item, time, source)
         elif kind == "message" and item.role == "assistant":
-            self._sign(time)
-            self.said = True
+            yield from self._answered(time)
         elif kind == "reasoning":
             self._sign(time)
         elif kind == "web_search_call":
@@ -480,8 +486,10 @@ class CodexReader(Struct):
             if text(body.kind) not in ("environment_context", "user_instructions"):
                 yield from self._prompt("event", body.message, time, position)
         elif kind in ("agent_message", "agent_reasoning"):
-            self._sign(time)
-            self.said |= kind == "agent_message"
+            if kind == "agent_message":
+                yield from self._answered(time)
+            else:
+                self._sign(time)
         elif kind == "task_started":
             yield from self._started(body, time, position)
         elif kind == "task_complete":
