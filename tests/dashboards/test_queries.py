@@ -68,6 +68,9 @@ def test_the_totals_are_those_of_the_recordings(world):
     )
     assert shown(world, "overview", "Tokens") == sum(tokens.values())
     assert shown(world, "cost", "Tokens read from cache") == tokens["cache_read"]
+    taken = sum(tokens.values()) - tokens["output"]
+    saved = (0.9 * tokens["cache_read"] - 0.25 * tokens["cache_write"]) / taken
+    assert shown(world, "cost", "Saved by the cache") == pytest.approx(saved)
 
 
 @pytest.mark.parametrize("agent", sorted({case.parent.name for case in cases()}))
