@@ -98,6 +98,7 @@ def test_every_setting_can_be_said_in_each_way():
         "new_series_hold": "0",
         "created": "true",
         "aider_root": "/r",
+        "generic_root": "/g",
         "log_format": "json",
     }
     words |= {"trace_url": "http://j/{trace_id}"}
@@ -105,7 +106,10 @@ def test_every_setting_can_be_said_in_each_way():
     by_variable = made(env={"SPANTAIL_" + key.upper(): word for key, word in words.items()})
     by_key = made(toml="\n".join(f'{key} = "{word}"' for key, word in words.items()))
     by_flag = made(
-        {k: [w] if k in {"home", "agent", "exclude", "aider_root"} else w for k, w in words.items()}
+        {
+            k: [w] if k in {"home", "agent", "exclude", "aider_root", "generic_root"} else w
+            for k, w in words.items()
+        }
     )
     assert by_variable == by_key == by_flag
     assert by_flag.poll == 250_000_000

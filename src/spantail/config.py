@@ -53,6 +53,7 @@ class Config(Struct, frozen=True, kw_only=True):
     new_series_hold: int = 90 * 10**9
     created: bool = False
     aider_roots: tuple[str, ...] = ()
+    generic_roots: tuple[str, ...] = ()
     trace_url: str = ""
     log_format: Literal["auto", "text", "json"] = "auto"
     projects: tuple[Project, ...] = ()

@@ -249,6 +249,15 @@ SETTINGS: Final[tuple[Setting, ...]] = (
         many=True,
     ),
     Setting(
+        "generic_root",
+        "DIR",
+        text,
+        "folder with logs in the generic format, DIR/*.jsonl; may be repeated",
+        "none",
+        field="generic_roots",
+        many=True,
+    ),
+    Setting(
         "trace_url", "TEMPLATE", trace_url, "link to show after each turn; {trace_id} is filled in", "none"
     ),
     Setting(

@@ -6,6 +6,7 @@ from itertools import count
 import msgspec
 import pytest
 
+from spantail.config import resolve
 from spantail.formats.generic import FORMAT, KEEP, GenericReader, Line
 from spantail.formats.times import iso_ns
 from spantail.model import (
@@ -25,6 +26,7 @@ from spantail.model import (
 )
 from spantail.session.sessions import Sessions
 from spantail.session.settle import Rules
+from spantail.tail.finder import Finder
 
 MS = 1_000_000
 START = iso_ns("2026-04-02T09:00:00Z")
@@ -395,6 +397,21 @@ def test_the_first_bytes_say_when_a_session_began():
     unit = FORMAT.files[0].unit
     assert unit("/x/s1.jsonl", b'{"seq": 0, "time": "2026-04-02T11:00:00+02:00", "type"') == (START, "s1")
     assert unit("/x/s1.jsonl", b"") == (0, "s1")
+
+
+def test_logs_in_a_folder_that_the_user_names(tmp_path):
+    """`--generic-root`: nothing says where programs of one's own keep their logs."""
+    config = resolve({"generic_root": [f"{tmp_path}/logs"]}, {"HOME": f"{tmp_path}/home"}, _no_file)
+    (tmp_path / "logs").mkdir()
+    (tmp_path / "logs/s1.jsonl").touch()
+    assert FORMAT.roots_setting
+    further = {FORMAT.agent: getattr(config, FORMAT.roots_setting)}
+    look = Finder([FORMAT], config.homes, own_home=True, environ={}, extra=further)
+    assert [source.path for source in look.scan()] == [f"{tmp_path}/logs/s1.jsonl"]
+
+
+def _no_file(path):
+    raise FileNotFoundError(path)
 
 
 def test_memory_stays_small():

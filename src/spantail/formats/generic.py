@@ -1,6 +1,6 @@
 """A generic append-only log: one JSON object per line, one file per session, nothing rewritten.
 
-    ~/.agent/sessions/<session id>.jsonl
+    ~/.agent/sessions/<session id>.jsonl     and in the folders that the user names
 
     schema_version, seq, time, type    on every record; session_id on session_meta
     user · assistant_started · assistant_finished · tool_started · tool_finished · cancelled · failed
@@ -368,6 +368,7 @@ FORMAT = Format(
     agent="generic",
     title="Generic log",
     versions="schema 1",
+    roots_setting="generic_roots",
     roots=(Root(".agent/sessions"),),
     files=(
         Files(
