@@ -23,7 +23,7 @@ import msgspec
 from msgspec import Struct
 
 from spantail.config import Config
-from spantail.followed import READ_BYTES, Sources, size
+from spantail.followed import READ_BYTES, Sources, at_rest, size
 from spantail.model import Context, Outcome
 from spantail.notices import Notices
 from spantail.out.content import public_name
@@ -263,11 +263,18 @@ def hire(
     """A crew, if the backlog is worth one and there are cores for it."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     count = min(MOST, cores)
-    sources = finder.scan()
+    sources = [source for source in finder.scan() if _wanted(source, rules.reach)]
     if count < 2 or sum(map(size, sources)) < WORTH_BYTES:
         return None
     units = finder.backlog(sources)
     return Crew(units, Job(config, rules, clock, encoder, rules.reach), count, inherited)
+
+
+def _wanted(source: Source, floor: int) -> bool:
+    try:
+        return not at_rest(source, floor)
+    except OSError:
+        return False  # gone already
 
 
 def _apart(source: Source) -> bool:

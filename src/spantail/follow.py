@@ -318,6 +318,8 @@ class Follow:
         """Files that were not followed yet, the oldest sessions first and each session whole, so
         that an original comes before its fork and a subagent's calls find their turn."""
         parts = self.parts
+        # What is older than --since is not even opened to see where it belongs.
+        sources = [source for source in sources if parts.sources.get(source) is not None]
         todo, done = sum(map(size, sources)), 0
         for unit in parts.finder.backlog(sources):
             touched, begun = False, parts.clock()

@@ -145,7 +145,7 @@ class Sources:
             found = identity.find(self, source.path, stat)
         elif source.path in self._stored:
             found = identity.Found(source.path, self._stored[source.path].cursor)
-        if found is None and source.files.storage != "rows" and stat.st_mtime_ns < self._floor:
+        if found is None and at_rest(source, self._floor, stat):
             self._resting.add(source.path)
             return None
         self._resting.discard(source.path)
@@ -228,6 +228,13 @@ class Sources:
 def shape(format_: Format) -> int:
     """Of a row: what the format's readers remember, and what of it the sessions have open."""
     return format_.shape << 16 | SHAPE
+
+
+def at_rest(source: Source, floor: int, stat: os.stat_result | None = None) -> bool:
+    """Whether nobody asks for anything of it, going by the time of the file. A database says for itself how old its
+    sessions are."""
+    stat = stat or os.stat(source.path)  # noqa: PTH116
+    return source.files.storage != "rows" and stat.st_mtime_ns < floor
 
 
 def rank(source: Source) -> tuple[bool, bool, str]:

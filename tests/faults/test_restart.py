@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import tempfile
 from collections import Counter
 from io import BufferedReader, FileIO
 from pathlib import Path
@@ -14,7 +15,11 @@ import replay
 import truth
 from program import LONG_AFTER, configured
 from spantail.commands import run
+from spantail.commands.run import Run
+from spantail.model import SECOND
+from spantail.state.store import Store
 from spantail.tail import identity
+from spantail.tail.wake import HandWaker
 
 CASES = [
     case
@@ -112,3 +117,45 @@ def test_a_session_that_went_on_is_read_on(tmp_path, read):
     document.write_bytes(document.read_bytes() + b"\n")
     once(home, tmp_path)
     assert read["bytes"] == document.stat().st_size
+
+
+@pytest.fixture
+def quick_disk(tmp_path):
+    """Where thousands of files are made and deleted in no time, if there is such a place."""
+    with tempfile.TemporaryDirectory(
+        dir="/dev/shm" if os.access("/dev/shm", os.W_OK) else tmp_path
+    ) as folder:
+        yield Path(folder)
+
+
+def test_twenty_thousand_files_at_rest(quick_disk, tmp_path):
+    """They are known and not opened, however often it looks; one that goes on is opened alone, and from then on read."""
+    home, now = quick_disk / "home", [LONG_AFTER]
+    line = b'{"type":"summary","summary":"x","leafUuid":"a"}'
+    for number in range(20_000):
+        path = home / f".claude/projects/-p-{number % 200}/{number}.jsonl"
+        if number < 200:
+            path.parent.mkdir(parents=True)
+        with path.open("wb", buffering=0) as file:
+            file.write(line + b"\n")
+    store, waker = Store(tmp_path / "state"), HandWaker()
+    config = configured(home, tmp_path / "state", once=False, since=86_400 * SECOND)
+    program = Run(config, {}, store, clock=lambda: now[0], waker=waker, strict=True)
+    OPENED.below, OPENED.paths = str(home), []
+    try:
+        program.begin()
+        for _ in range(3):
+            now[0] += 3600 * SECOND
+            program.follow.step(0)
+        assert len(program.follow.parts.sources) == 20_000
+        assert [path for path in OPENED.paths if Path(path).is_file()] == []
+        with path.open("ab") as file:
+            file.write(line + b"\n")
+        os.utime(path, ns=(now[0], now[0]))
+        OPENED.paths.clear()
+        waker.change(str(path))
+        program.follow.step(0)
+    finally:
+        OPENED.below = ""
+        store.close()
+    assert {opened for opened in OPENED.paths if Path(opened).is_file()} == {str(path)}
