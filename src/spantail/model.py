@@ -239,8 +239,8 @@ class Noted(Event, gc=False, kw_only=True):
 class Closed(Event, gc=False, kw_only=True):
     """A turn's own end mark. Empty `turn`: the open one.
 
-    `rests`: no mark, but an answer without a model call to tell it by; a turn that stops here was
-    not cut off, but more of it may still come.
+    `rests`: not a mark, but how the turn ended if it stops here: answered with no model call to
+    tell it by, or failed and perhaps tried again. More of it may still come.
     """
 
     turn: str = ""

@@ -286,6 +286,38 @@ def test_the_last_try_fails_the_turn():
     assert [o.error_type for o in found.of(Occurred)] == ["500", "provider_error"]
 
 
+def test_an_older_version_tries_again_without_a_word():
+    """The failed try stays, and so does the turn; a context that was too long is cut first."""
+    found = read(
+        user("a", 0),
+        reply("b", 100, stop="error", usage=NONE, errorMessage="529 overloaded_error"),
+        reply("c", 8_000, stop="error", usage=NONE, errorMessage="prompt is too long: 210000 tokens"),
+        summary("compaction", "d", 30_000),
+        reply("e", 60_000),
+        user("f", 90_000),
+        reply("g", 91_000, stop="error", usage=NONE, errorMessage="fetch failed"),
+        reply("h", 99_000, stop="error", usage=NONE, errorMessage="fetch failed"),
+    )
+    first, second = found.of(Turn)
+    assert (first.status, first.error_type, first.exit) == ("ok", "", "success")
+    kinds = ["provider_error", "retry", "provider_error", "compaction", "retry"]
+    assert [event.name for event in first.events] == kinds
+    assert (second.status, second.error_type, second.end) == (
+        "error",
+        "provider_error",
+        second.start + 99 * 10**9 - 90 * 10**9,
+    )
+    assert len(found.of(ModelCall)) == 2
+
+
+def test_an_error_that_is_not_tried_again_ends_its_turn_at_once():
+    """The next reply, should one come, is no try of it."""
+    found = read(
+        user("a", 0), reply("b", 100, stop="error", usage=NONE, errorMessage="401 bad key"), reply("c", 9_000)
+    )
+    assert [(turn.human, turn.status) for turn in found.of(Turn)] == [(True, "error"), (False, "ok")]
+
+
 def test_an_edit_of_something_else_is_no_retry():
     """Context edits also cut old results."""
     edit = taken_back("c", 105, "b") | {"replacement": {"text": "cut"}}

@@ -54,7 +54,7 @@ class Calls:
             turn.last = end
         if end > turn.ready:
             turn.ready = end
-        if turn.marked and event.time >= turn.marked:
+        if not turn.marked or event.time >= turn.marked:
             reopen(turn)
         turn.ends, turn.rests = event.ends, event.rests or event.ends
 

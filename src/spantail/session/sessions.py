@@ -523,7 +523,7 @@ class Sessions:
             for tool in turn.tools.values():
                 tool.end = max(tool.start, turn.last)
                 self.settler.tool_call(work, turn, tool)
-        else:
+        elif turn.status == "pending":
             turn.status = "ok"
         turn.tools = {}
         turn.closed = max(time, turn.last)
@@ -570,12 +570,12 @@ class Sessions:
         if turn is None or (event.turn and event.turn != turn.key):
             return
         turn.last = max(event.time, turn.last)
-        if event.rests:
-            turn.rests = True
-            return
-        turn.marked = turn.last
         turn.status, turn.error_type = event.status, event.error_type
         turn.word = event.word or turn.word
+        if event.rests:
+            turn.rests = True
+        else:
+            turn.marked = turn.last
 
     def _ended(self, work: Work, event: Ended) -> None:
         turn = work.turn

@@ -8,6 +8,9 @@ reply; what came before is then written at once. A reply is one line with usage 
 the request, the line that of its end. A turn begins at a message of the user, and ends at a reply that asks for no
 tool, or that failed or was aborted. A failed reply that a `context_edit` takes back at once was only a try.
 
+Versions before 0.87 take nothing back. What they try again is told by its words, and a turn that failed so is over
+when nothing more comes of it.
+
 A tool call begins with the reply's line and ends with the result's. Results of a batch bear one time where they ran
 side by side, so these are estimates. Calls in a reply that failed or was aborted were never run.
 """
@@ -45,6 +48,13 @@ ABORTED = frozenset(
 )
 """Words of an `error` that was an abort."""
 SUMMARIES = frozenset(("compaction", "branch_summary", "usage"))
+TRANSIENT = re.compile(
+    r"\b(429|5\d\d)\b|overloaded|rate.?limit|too many requests|(server|internal|connection|network|socket).{0,3}error|"
+    r"unavailable|fetch failed|terminated|time.?out|timed out|hang up|reset|other side closed|"
+    r"too long|context.(window|length)|exceeds",
+    re.IGNORECASE,
+)
+"""Words of an `error` that pi tries again, some of them after a compaction."""
 STATUS_CODE = re.compile(r"\s*(\d{3})\b")
 FIRST_TIME = re.compile(rb'"timestamp"\s*:\s*"([^"]{10,40})"')
 TOGETHER = 10 * MILLISECOND
@@ -72,6 +82,10 @@ class PiReader(Struct):
     """How the turn ended, as far as it has."""
     failed: str = ""
     """Id of the reply that failed, which may turn out to have been a try."""
+    edits: bool = False
+    """This version takes a failed reply back when it tries again."""
+    again: bool = False
+    """The reply failed, and may be tried again without a word."""
     last: int = 0
     calls: dict[str, OpenCall] = {}
     batch_end: int = 0
@@ -138,6 +152,7 @@ class PiReader(Struct):
             return
         self.turn = line.key()
         self.asked, self.outcome, self.failed, self.calls = False, "", "", {}
+        self.again = False
         yield Prompted(session=self.session, time=time, turn=self.turn, content=some(message.content))
 
     def _assistant(self, line: Line, message: Message, time: int) -> Iterator[Event]:
@@ -170,6 +185,9 @@ class PiReader(Struct):
                 error_type="" if not failed else "interrupted" if aborted else "provider_error",
                 content=some(message.content),
             )
+        if self.again:
+            self.again = False
+            yield Noted(session=self.session, time=time, kind="retry")
         self.asked, self.outcome, self.failed = bool(tools), "ok" if ends else "", ""
         if failed:
             yield from self._failure(line, message, time, aborted=aborted)
@@ -182,7 +200,9 @@ class PiReader(Struct):
             self.outcome = "interrupted"
         else:
             self.outcome, self.failed = "error", text(line.id)
-            code = STATUS_CODE.match(text(message.error))
+            words = text(message.error, 2_000)
+            self.again = not self.edits and TRANSIENT.search(words) is not None
+            code = STATUS_CODE.match(words)
             word = code[1] if code is not None else "provider_error"
             yield Noted(session=self.session, time=time, kind="provider_error", error_type=word)
         yield self._closed("", time)
@@ -192,13 +212,20 @@ class PiReader(Struct):
             return Closed(
                 session=self.session, time=time, turn=turn, status="interrupted", error_type="interrupted"
             )
-        return Closed(session=self.session, time=time, turn=turn, status="error", error_type="provider_error")
+        return Closed(
+            session=self.session,
+            time=time,
+            turn=turn,
+            status="error",
+            error_type="provider_error",
+            rests=self.again,
+        )
 
     def _context_edit(self, line: Line, time: int) -> Iterator[Event]:
         """The failed reply is taken back: the loop tries again."""
         if not self.failed or text(line.target_id) != self.failed or some(line.replacement) is not None:
             return
-        self.failed, self.outcome = "", ""
+        self.failed, self.outcome, self.edits, self.again = "", "", True, False
         yield Noted(session=self.session, time=time, kind="retry")
         # The mark is taken back as well, and something has to say that the turn goes on.
         yield Closed(session=self.session, time=time, turn=self.turn, status="pending")
@@ -217,7 +244,7 @@ class PiReader(Struct):
                 usage=usage,
                 final=True,
                 stop=text(line.type),
-                ends=self.outcome != "",
+                ends=self.outcome != "" and not self.again,
                 cost=_dollars(line.usage),
             )
             if self.outcome in ("error", "interrupted"):
