@@ -723,8 +723,8 @@ def test_what_a_script_of_code_mode_runs_are_calls_of_their_own():
     file = File(sessions=of)
     file.start()
     file.item("custom_tool_call", call_id="cm", name="exec", input="x")
-    file.completed("exec-1", status="failed", exit_code=2)
-    file.completed("exec-2", "FileChange", status="completed")
+    file.completed("exec-1", status="failed", exit_code=2, command=["/bin/sh", "-c", "ls"])
+    file.completed("exec-2", "FileChange", status="completed", changes={"/w/a": {"type": "add"}})
     file.completed("exec-3", "McpToolCall", server="calc", tool="add", status="completed")
     file.item("custom_tool_call_output", call_id="cm", output=[{"text": "Script completed\nOutput:\n"}])
     file.event("task_complete", turn_id=TURN, last_agent_message="x")
@@ -740,6 +740,8 @@ def test_what_a_script_of_code_mode_runs_are_calls_of_their_own():
         ("exec-4", "exec_command", "ok"),
     ]
     assert [turn.exit for turn in kinds(out, Turn)] == ["success"]
+    inputs = [bytes(event.input) for event in kinds(file.events, Called) if event.input]
+    assert inputs == [b'"x"', b'{"command":["/bin/sh", "-c", "ls"]}', b'{"/w/a": {"type": "add"}}']
 
 
 def test_older_end_events_end_their_calls():

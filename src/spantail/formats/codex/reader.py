@@ -458,7 +458,7 @@ class CodexReader(Struct):
                 id=id_,
                 name=name,
                 type="extension" if name.startswith("mcp__") else "function",
-                input=some(item.command) or some(item.changes) or some(item.arguments),
+                input=subagents.input_of(item),
                 start=min(time_ns(body.started_at_ms) or end, end),
             )
         if name is not None:

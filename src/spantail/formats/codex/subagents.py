@@ -14,7 +14,7 @@ from msgspec import Raw
 
 from spantail.formats.codex.lines import OBJECT, Item, Payload
 from spantail.formats.codex.results import decoded, text_of
-from spantail.formats.values import text
+from spantail.formats.values import some, text
 from spantail.model import Event, Linked, Started
 
 STARTS: Final = frozenset(("spawn_agent", "resume_agent", "send_input", "followup_task", "assign_task"))
@@ -60,6 +60,13 @@ def tool_of(item: Item) -> str:
     if item.type == "McpToolCall":
         return f"mcp__{text(item.server)}__{text(item.tool)}"
     return "spawn_agent" if item.type == "SubAgentActivity" else text(item.tool)
+
+
+def input_of(item: Item) -> Raw | None:
+    """What a script of code mode gave to a tool, as a call of the model's own would have it."""
+    if command := some(item.command):
+        return Raw(b'{"command":%b}' % bytes(command))
+    return some(item.arguments) or some(item.changes)
 
 
 def set_to_work(item: Item, name: str) -> tuple[list[str], bool]:
