@@ -15,7 +15,17 @@ from spantail.formats.opencode.queries import is_open, queries
 from spantail.formats.opencode.reader import OpenCodeReader
 from spantail.formats.opencode.shapes import Tokens
 from spantail.formats.queries import Row
-from spantail.model import Context, ModelCall, Occurred, Record, RunStarted, Subagent, ToolCall, Turn
+from spantail.model import (
+    Context,
+    ModelCall,
+    Occurred,
+    Record,
+    RunStarted,
+    Settled,
+    Subagent,
+    ToolCall,
+    Turn,
+)
 from spantail.session.sessions import Sessions
 from spantail.session.settle import Rules
 from spantail.tail.rows import RowsTail
@@ -484,6 +494,49 @@ def test_a_prompt_with_a_file_is_a_prompt(dialect):
         answer(10, prompt, 500),
     )
     assert len(turns(outcomes)) == len(of(Turn, outcomes)) == 1
+
+
+@pytest.mark.parametrize("asked_in", ["the reply", "the tool"])
+def test_a_prompt_given_while_the_model_is_at_work(asked_in):
+    """It is a turn of its own, from when the model is done with its message: what runs until then stays with the
+    turn before, which has not failed."""
+    first, second = user(0), user(1100 if asked_in == "the reply" else 2000)
+    begun = answer(1000, first, tokens=(0, 0), finish=None)
+    running = tool(begun, 1200, status="running")
+    ended = tool(begun, 1200, 2900, output="x", metadata={"exit": 0})
+    done = answer(1000, first, 3000, finish="tool-calls")
+    asked = [second, text(second, 2001, "more")]
+    start = [first, text(first, 1, "go"), begun]
+    start += [*asked, running] if asked_in == "the reply" else [running, *asked]
+    steps = [*start, ended, done, answer(4000, second, 5000)]
+    outcomes = play("events", *steps)
+    assert [(t.status, t.tools, t.usage.input, t.end // 10**6 - T0) for t in turns(outcomes)] == [
+        ("ok", 1, 10, 3000),
+        ("ok", 0, 10, 5000),
+    ]
+    assert [t.status for t in of(ToolCall, outcomes)] == ["ok"]
+    whole = play("rows", *steps)
+    assert sorted((o.trace, o.span, o.status) for o in whole if isinstance(o, Settled)) == sorted(
+        (o.trace, o.span, o.status) for o in outcomes if isinstance(o, Settled)
+    )
+
+
+@DATABASES
+def test_a_prompt_after_a_kill_does_not_wait_for_the_dead(dialect):
+    """A message that nobody will complete: the next prompt is seen when it is answered."""
+    first, second = user(0), user(5000)
+    dead = answer(1000, first, tokens=(0, 0), finish=None)
+    outcomes = play(
+        dialect,
+        first,
+        text(first, 1, "go"),
+        dead,
+        tool(dead, 1200, status="running"),
+        second,
+        text(second, 5001, "again"),
+        answer(6000, second, tokens=(0, 0), finish=None),
+    )
+    assert [(t.status, t.tools) for t in turns(outcomes)] == [("pending", 1), ("pending", 0)]
 
 
 @DATABASES

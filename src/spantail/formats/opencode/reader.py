@@ -12,10 +12,11 @@ from collections.abc import Iterator
 from hashlib import blake2b
 from typing import Any, Final
 
-from msgspec import UNSET, Struct
+from msgspec import UNSET, Raw, Struct
 
 from spantail.formats.opencode import shapes
 from spantail.formats.opencode.ids import is_own, made_at
+from spantail.formats.opencode.memory import DONE, HELD, KEEP, LONGEST, Held, Known, Talk
 from spantail.formats.opencode.queries import NOTES, SHELL
 from spantail.formats.opencode.shapes import Message, Part, State, text
 from spantail.formats.queries import Row
@@ -36,41 +37,12 @@ from spantail.model import (
     Status,
 )
 
-KEEP: Final = 64
-"""How many messages and sessions at work are remembered."""
-DONE: Final = -1
 GOES_ON: Final = ("tool-calls", "unknown")
 """Reasons to finish after which the program asks the model again."""
 REJECTED: Final = "The user rejected permission to use this specific tool call"
 DISMISSED: Final = "The user dismissed this question"
 RULE: Final = "The user has specified a rule which prevents"
 ABORTED: Final = ("Tool execution aborted", "The operation was aborted", "Aborted")
-
-
-class Known(Struct, array_like=True):
-    """A message at work."""
-
-    role: str = ""
-    kind: str = ""
-    """prompt, note (the program's own words to the model), shell (a command of the user), copy (by a fork)."""
-    created: int = 0
-    asked: int = 0
-    """When its latest tool began to run: the model had said all by then."""
-    last: int = 0
-    tools: dict[str, int] = {}
-    """Part -> its first start; 0 while only asked for, DONE when it ended."""
-    blocked: bool = False
-    failed: bool = False
-
-
-class Talk(Struct, array_like=True):
-    """A session at work."""
-
-    nested: bool = False
-    prompted: int = 0
-    digest: bytes = b""
-    overflow: bool = False
-    """A compaction was forced; the prompt that did not fit is then stored a second time."""
 
 
 class OpenCodeReader(Struct):
@@ -135,6 +107,7 @@ class OpenCodeReader(Struct):
             part.id, part.message, part.session = _str(id_), row.key, message.session
             yield from self._part(part, time_ns(created), moving=bool(row.values[2]))
         yield from self._said(message)
+        yield from self._released(message)
 
     # ------------------------------------------------------------------- sessions and messages
 
@@ -146,6 +119,7 @@ class OpenCodeReader(Struct):
     def _message(self, message: Message) -> Iterator[Event]:
         yield from self._begun(message)
         yield from self._said(message)
+        yield from self._released(message)
 
     def _begun(self, message: Message) -> Iterator[Event]:
         known = self._known(message.id)
@@ -159,6 +133,7 @@ class OpenCodeReader(Struct):
             if self._talk(message.session).nested and message.agent:
                 yield Started(session=message.session, name=message.agent)
             return
+        yield from self._at_work(message)
         parent = self.messages.get(message.parent or "")
         if parent is None or known.kind:
             return
@@ -271,10 +246,44 @@ class OpenCodeReader(Struct):
             yield from self._note(part.session, part.message, known)
             return
         known.kind = "prompt"
-        if time < talk.prompted:
+        words = bytes(part.text) if len(memoryview(part.text)) <= LONGEST else b""
+        talk.held = [*talk.held, Held(part.message, time, digest, words)][-HELD:]
+        if not talk.working:
+            yield from self._prompted(part.session, talk)
+
+    def _prompted(self, session: str, talk: Talk) -> Iterator[Event]:
+        held, talk.held = talk.held, []
+        for prompt in held:
+            if prompt.time < talk.prompted:
+                continue
+            if talk.goes_on > prompt.time:
+                # It was given while a tool ran: the model goes on with it instead.
+                yield Closed(session=session, time=talk.goes_on)
+            talk.prompted, talk.digest, talk.overflow, talk.goes_on = prompt.time, prompt.words, False, 0
+            content = Raw(prompt.content) if prompt.content else None
+            yield Prompted(session=session, time=prompt.time, turn=prompt.message, content=content)
+
+    # ------------------------------------------------------- prompts while the model is at work
+
+    def _at_work(self, message: Message) -> Iterator[Event]:
+        talk = self._talk(message.session)
+        if any(prompt.message == message.parent for prompt in talk.held):
+            yield from self._prompted(message.session, talk)
+        if not message.time.completed and not message.error:
+            talk.working = message.id
+        elif talk.working == message.id:
+            talk.working = ""
+
+    def _released(self, message: Message) -> Iterator[Event]:
+        """The model is done with a message: with `tool-calls` it is asked again, and begins another."""
+        if message.role != "assistant":
             return
-        talk.prompted, talk.digest, talk.overflow = time, digest, False
-        yield Prompted(session=part.session, time=time, turn=part.message, content=part.text or None)
+        talk = self._talk(message.session)
+        completed = time_ns(message.time.completed)
+        if completed and message.finish in GOES_ON and not message.error:
+            talk.goes_on = max(talk.goes_on, completed)
+        elif not talk.working:
+            yield from self._prompted(message.session, talk)
 
     def _tool(self, part: Part, state: State, known: Known, time: int, *, moving: bool) -> Iterator[Event]:
         name, call = part.tool or "", part.call or ""
