@@ -577,6 +577,33 @@ def test_messages_without_times_take_the_one_before():
     assert only(Turn, found).end == ms_ns(T + 9000)
 
 
+@pytest.mark.parametrize("arrives", [0, ms_ns(T + 500_100)])
+def test_only_replies_are_dated(arrives):
+    """The documented shape. A prompt reaches the disk with its first reply, so what arrives later than that was
+    given before it; its reply is no history written anew."""
+    first = [user("go", 0), reply(100, RUN), result(150, "call_0000", OK), reply(200, id_="m2")]
+    second = [user("more", 0, id_="u2"), reply(500_000, RUN), result(0, "call_0000", OK), reply(500_050)]
+    for message in (*first, *second):
+        if message["role"] == "user":
+            del message["ts"]
+    second[1]["content"][1]["id"] = second[2]["content"][0]["tool_use_id"] = "call_0001"
+    at = sessions()
+    reader = MessagesReader()
+    for record in records([*first, *second]):
+        at.apply(reader.read(msgspec.structs.replace(record, arrival=arrives)))
+    at.settle(2 * 10**18)
+    found = at.take()
+    assert [(t.human, t.status, t.start, t.end) for t in found if isinstance(t, Turn)] == [
+        (True, "ok", ms_ns(1794981186975), ms_ns(T + 200)),
+        (True, "ok", ms_ns(T + 500_000), ms_ns(T + 500_050)),
+    ]
+    assert len([o for o in found if isinstance(o, ModelCall)]) == 4
+    assert [(t.source, t.end) for t in found if isinstance(t, ToolCall)] == [
+        ("estimate", ms_ns(T + 200)),
+        ("estimate", ms_ns(T + 500_050)),
+    ]
+
+
 def test_messages_without_ids_are_told_apart_by_their_place():
     """Two files of one session too."""
     messages = [user("go", 0), reply(1, RUN), result(2, "call_0000", OK), reply(3)]

@@ -136,13 +136,13 @@ class MessagesReader(Struct):
             yield from self._header(record)
             return
         stated = ms_ns(message.ts) or iso_ns(word(message.ts))
-        time = stated or record.arrival or self.last
+        time = stated or self._latest(message, record.arrival)
         self.last = max(self.last, time)
         metadata = part(METADATA, message.metadata) or Metadata()
         id_ = word(message.id) or f"{self.main}/{PurePath(record.path).name}/{record.position}"
         past = 0 < stated < self.prompted
         if message.role == "user":
-            yield from self._user(message, metadata, id_, time, past=past)
+            yield from self._user(message, metadata, id_, time, past=past, stated=stated > 0)
         elif message.role == "assistant" and not past:
             if not self.session:
                 # A subagent without its task: work that no call can be found for.
@@ -152,6 +152,11 @@ class MessagesReader(Struct):
                 yield from self._error(id_, time)
             else:
                 yield from self._reply(message, id_, time)
+
+    def _latest(self, message: Message, arrival: int) -> int:
+        """When a message without a time was there; the first prompt is given as the session is made."""
+        known = [time for time in (arrival, ms_ns(message.before)) if time]
+        return min(known) if known and (self.prompts or not self.last) else self.last or arrival
 
     def _header(self, record: Record) -> Iterator[Event]:
         header = part(HEADER, record.body)
@@ -175,7 +180,7 @@ class MessagesReader(Struct):
     # ------------------------------------------------------------------- prompts and results
 
     def _user(
-        self, message: Message, metadata: Metadata, id_: str, time: int, *, past: bool
+        self, message: Message, metadata: Metadata, id_: str, time: int, *, past: bool, stated: bool
     ) -> Iterator[Event]:
         if metadata.kind == "compaction_summary" or message.summary:
             if self.session and not past:
@@ -184,7 +189,7 @@ class MessagesReader(Struct):
         found = blocks(message.content)
         results = [block for block in found if block.type == "tool_result"]
         for block in results if not past else ():
-            yield from self._result(block, time)
+            yield from self._result(block, time, stated=stated)
         others = [block for block in found if block.type != "tool_result"]
         if not others or metadata.kind in NO_PROMPT or metadata.display_role in ("system", "status", "error"):
             return
@@ -201,7 +206,7 @@ class MessagesReader(Struct):
             yield self._nested(time)
         yield Prompted(session=self.session, time=time, turn=id_, content=message.content)
 
-    def _result(self, block: Block, time: int) -> Iterator[Event]:
+    def _result(self, block: Block, time: int, *, stated: bool) -> Iterator[Event]:
         id_ = word(block.tool_use_id)
         if not id_ or not self.session:
             return
@@ -219,7 +224,7 @@ class MessagesReader(Struct):
             error_type=error_type,
             exit_code=exit_code,
             start=start,
-            source="estimate" if call.batch else None,
+            source="estimate" if call.batch or not stated else None,
             output=block.content or None,
         )
         if status == "interrupted":

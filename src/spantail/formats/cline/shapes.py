@@ -14,6 +14,7 @@ import msgspec
 from msgspec import Raw, Struct
 
 from spantail.formats.times import iso_ns, ms_ns
+from spantail.model import MILLISECOND
 
 NOTHING = Raw(b"")
 
@@ -42,10 +43,19 @@ class Header(Struct, omit_defaults=True, tag_field="role", tag="header"):
     cwd: str = ""
 
 
+class Stamp(Struct):
+    """Of a message, to tell when it was written at the latest."""
+
+    role: Any = None
+    ts: Any = None
+
+
 class Message(Struct, rename={"model_info": "modelInfo", "summary": "compactionSummary"}):
     id: Any = None
     role: Any = None
     ts: Any = None
+    before: Any = None
+    """When the next message was written; put in by `entries` where a user's message has no time of its own."""
     content: Raw = NOTHING
     metadata: Raw = NOTHING
     model_info: Raw = NOTHING
@@ -143,6 +153,7 @@ class Hook(Struct):
 
 DOCUMENT = msgspec.json.Decoder(Document)
 HEADER = msgspec.json.Decoder(Header)
+STAMP = msgspec.json.Decoder(Stamp)
 MESSAGE = msgspec.json.Decoder(Message)
 ORIGIN = msgspec.json.Decoder(Origin)
 BLOCK = msgspec.json.Decoder(Block)
@@ -196,8 +207,23 @@ def entries(document: bytes) -> Iterator[tuple[str, Raw | bytes]]:
         cwd=word(part(TEXT, b'"' + cwd[1] + b'"')) if cwd is not None else "",
     )
     yield "header", msgspec.json.encode(header)
-    for message in found.messages:
+    for message in _dated(found.messages):
         yield "", message
+
+
+def _dated(messages: list[Raw]) -> list[Raw | bytes]:
+    """Some versions date the replies only. Then the reply tells when its prompt was written at the latest."""
+    dated: list[Raw | bytes] = []
+    after = 0
+    for message in reversed(messages):
+        stamp: Stamp = part(STAMP, message) or Stamp()
+        time = ms_ns(stamp.ts) or iso_ns(word(stamp.ts))
+        if after and not time and stamp.role == "user":
+            dated.append(b'{"before":%d,' % (after // MILLISECOND) + bytes(memoryview(message)[1:]))
+        else:
+            dated.append(message)
+        after = time or after
+    return dated[::-1]
 
 
 def blocks(content: Raw) -> list[Block]:
