@@ -31,7 +31,7 @@ from spantail.model import (
 from spantail.state import families as f
 from spantail.state.guard import OTHER, Guard
 from spantail.state.hours import SLOT, Hours, Sums
-from spantail.state.series import Counter
+from spantail.state.series import Counter, Histogram
 from spantail.state.totals import Totals
 
 SANE: Final = 1 << 40
@@ -57,6 +57,13 @@ class _Calls(Struct, gc=False):
     sums: Sums
 
 
+class _Tools(Struct, gc=False):
+    """The same for tool calls that went well."""
+
+    calls: Counter
+    durations: Histogram
+
+
 class Counting:
     def __init__(
         self,
@@ -80,10 +87,24 @@ class Counting:
 
     def count(self, outcomes: Iterable[Outcome]) -> None:
         alike: dict[tuple[object, ...], _Calls] = {}
+        tools: dict[tuple[str, str, str], _Tools] = {}
         for outcome in outcomes:
-            # Most of a backlog: a complete call with a price. What is special about one is left to `_one`.
-            if type(outcome) is ModelCall:
-                call, usage, cost = outcome, outcome.usage, outcome.cost
+            # Most of a backlog: a tool call that went well, a complete call with a price. What is special
+            # about one is left to `_one`.
+            kind = type(outcome)
+            if kind is ToolCall:
+                tool: ToolCall = outcome  # type: ignore[assignment]
+                start, end = tool.start, tool.end
+                if tool.status == "ok" and 0 < start <= end < FAR and not (tool.repeated or tool.late):
+                    context = tool.context
+                    name = (context.agent, context.project, tool.name)
+                    to = tools.get(name) or self._like_tools(tool, name, tools)
+                    to.calls.live += 1.0
+                    to.durations.observe((end - start) / SECOND, end, tool.trace)
+                    continue
+            elif kind is ModelCall:
+                call: ModelCall = outcome  # type: ignore[assignment]
+                usage, cost = call.usage, call.cost
                 if (
                     usage is not None
                     and cost is not None
@@ -137,6 +158,18 @@ class Counting:
         )
         if OTHER not in place:
             alike[key] = into
+        return into
+
+    def _like_tools(
+        self, call: ToolCall, name: tuple[str, str, str], tools: dict[tuple[str, str, str], _Tools]
+    ) -> _Tools:
+        agent, project, _, tool = place = self._place(call.context, "tool", call.name)
+        into = _Tools(
+            self._totals.counter(f.TOOL_CALLS, (agent, project, tool, call.status), call.end),
+            self._totals.histogram(f.TOOL_DURATION, (agent, tool), call.end),
+        )
+        if OTHER not in place:
+            tools[name] = into
         return into
 
     def _one(self, outcome: Outcome) -> None:

@@ -96,12 +96,16 @@ class Totals:
     def observe(self, family: Family, labels: Labels, value: float, time: int, trace: bytes = b"") -> None:
         if not 0 <= value < INF:
             raise ValueError(f"{family.name} cannot take {value}")
+        self.histogram(family, labels, time).observe(value, time, trace)
+
+    def histogram(self, family: Family, labels: Labels, time: int) -> Histogram:
+        """The same for histograms: to be given observations (finite, not negative)."""
         series = self._histogram(family, labels, time)
-        series.observe(value, time, trace)
         if not series.dirty:
             series.dirty = True
             series.created = series.created or time
             self._dirty.append(series)
+        return series
 
     def taken(self) -> list[Taken]:
         """All that was counted, for the totals of another process to `merge`."""
