@@ -235,6 +235,15 @@ def test_ids_of_calls_repeat_between_messages(home):
     assert len(home.of(ToolCall)) == 2
 
 
+def test_calls_without_ids_are_told_apart_by_their_place(home):
+    """Written again they are the same."""
+    first, second = ({**call("", 500, output=words), "id": None} for words in ("a", "b"))
+    home.lines(
+        metadata(), user("a", 0), gemini("b", 100, first, second), gemini("b", 100, first, second)
+    ).settle()
+    assert len({tool.span for tool in home.of(ToolCall)}) == len(home.of(ToolCall)) == 2
+
+
 def test_a_call_that_is_not_done_has_no_end_yet(home):
     """Documents may show one that waits or runs."""
     home.document(user("a", 0), gemini("b", 500, call("t1", 600, status="executing")))

@@ -255,8 +255,8 @@ class GeminiReader(Struct):
                 rests=bool(words) and not calls,
                 content=some(line.content),
             )
-        for call in calls:
-            yield from self._tool(call, key, time, batch=len(calls) > 1)
+        for n, call in enumerate(calls):
+            yield from self._tool(call, f"{key}/{text(call.id) or n}", time, batch=len(calls) > 1)
         if calls and all(call.status == "cancelled" for call in calls):
             # Nothing is sent to the model then.
             yield self._interrupted(max(time, *(time_ns(call.timestamp) for call in calls)))
@@ -272,9 +272,9 @@ class GeminiReader(Struct):
 
     # ---------------------------------------------------------------------------------- tools
 
-    def _tool(self, call: ToolCall, reply: str, start: int, *, batch: bool) -> Iterator[Event]:
+    def _tool(self, call: ToolCall, key: str, start: int, *, batch: bool) -> Iterator[Event]:
         id_, name = text(call.id), text(call.name)
-        key, end = f"{reply}/{id_}", time_ns(call.timestamp) or start
+        end = time_ns(call.timestamp) or start
         agent = text(call.agent_id)
         # It is written when it has ended: until then nobody can know of it.
         yield Called(
