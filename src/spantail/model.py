@@ -204,12 +204,14 @@ class Linked(Event, gc=False, kw_only=True):
 
     `turn`: the subagent's turn that this is about, if known; else its latest without a link.
     `usage`: what the parent says of the subagent's last model call; repairs a placeholder.
+    `over`: the call has returned, and with it the subagent has.
     """
 
     call: str
     parent: str = ""
     turn: str = ""
     usage: Usage | None = None
+    over: bool = False
 
 
 class Measured(Event, gc=False, kw_only=True):

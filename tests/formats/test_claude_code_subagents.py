@@ -3,7 +3,7 @@
 import pytest
 from claude_lines import Read, line, nested, ns, place, reply, result, usage, user
 
-from spantail.model import ModelCall, ToolCall
+from spantail.model import ModelCall, Subagent, ToolCall, Turn
 
 HISTORY = [
     user(0, uuid="a"),
@@ -61,3 +61,105 @@ def test_the_agent_that_compacts_adds_its_own_call_only(copied, order):
         found.turns[1].span,
     ]
     assert {tool.parent for tool in found.of(ToolCall)} == {turn.span for turn in found.turns}
+
+
+def delegated(told):
+    """The session's lines and the subagent's, whose replies say neither an end nor their final usage."""
+    main = [
+        user(0),
+        reply(1, "m1", "t1", name="Agent", about={"subagent_type": "Explore", "prompt": "count"}),
+        result(9, "t1", told=told),
+        reply(10, "m2"),
+    ]
+    agent = [
+        user(1.1, "count", "s"),
+        reply(2, "s1", "t2", stop=None, used=usage(300, 1)),
+        result(8, "t2"),
+        reply(8.5, "s2", stop=None, used=usage(320, 1)),
+    ]
+    return main, agent
+
+
+LAYOUTS = {
+    "a file of its own": {"agentId": "a1", "status": "completed", "usage": usage(320, 5)},
+    "no status yet": {"agentId": "a1", "totalDurationMs": 7900, "usage": usage(320, 5)},
+    "inline": {"totalDurationMs": 7900},
+}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("how", ["whole", "live"])
+def test_a_subagent_ends_when_its_call_returns(how, layout):
+    """Although its last reply has no end mark; what the result says of it is in the sums of the turn."""
+    main, agent = delegated(LAYOUTS[layout])
+    found = Read()
+    if layout == "inline":
+        agent = [
+            each | {"isSidechain": True, "parentUuid": parent}
+            for each, parent in zip(agent, [None, "s", "s1-2", "user-8"], strict=True)
+        ]
+        written = [(each, {}) for each in sorted(main + agent, key=lambda each: each["timestamp"])]
+    else:
+        own = {"path": place("a1")}
+        written = [(each, {}) for each in main] + [(each, own) for each in nested("a1", *agent)]
+        if how == "live":
+            written.sort(key=lambda pair: pair[0]["timestamp"])
+    for n, (each, where) in enumerate(written):
+        found.file(each, **where)
+        if how == "live" and n + 1 < len(written):
+            found.settled(1 + n)
+    found.settled(12.5)
+    assert [turn.status for turn in found.turns] == ["ok"]
+    inner = found.agent
+    assert (inner.name, inner.status, inner.parent) == ("Explore", "ok", found.tool("t1").span)
+    assert (inner.start, inner.end) == (ns(1.1), ns(8.5))
+    last = 1 if layout == "inline" else 5
+    assert found.call("s2").usage.output == last
+    assert (found.turn.usage.input, found.turn.usage.output) == (10 + 300 + 320 + 10, 5 + 1 + last + 5)
+
+
+def test_a_subagent_that_goes_on_is_not_over():
+    """One that was started in the background, or woken, returns at once."""
+    main, agent = delegated({"agentId": "a1", "status": "async_launched"})
+    main[2]["timestamp"] = agent[0]["timestamp"]
+    found = Read().file(*main).file(*nested("a1", *agent), path=place("a1")).settled(60)
+    assert found.of(Subagent) == []
+    assert found.settled().agent.status == "ok"
+
+
+def test_parallel_subagents_with_one_prompt():
+    """Inline sidechains know their call by the prompt only: each has one of its own."""
+    about = {"subagent_type": "Explore", "prompt": "count"}
+    inline = [
+        line(2 + n, "user", f"s{n}", message={"role": "user", "content": "count"}, isSidechain=True)
+        for n in range(2)
+    ]
+    replies = [reply(4 + n, f"r{n}", stop=None, isSidechain=True, parentUuid=f"s{n}") for n in range(2)]
+    found = Read().file(
+        user(0),
+        reply(1, "m1", "t1", "t2", name="Task", about=about),
+        *inline,
+        *replies,
+        result(6, "t2", told={"totalDurationMs": 1}),
+        result(7, "t1", told={"totalDurationMs": 1}),
+        reply(8, "m2"),
+    )
+    found.settled(11)
+    parents = {agent.parent for agent in found.of(Subagent)}
+    assert parents == {found.tool("t1").span, found.tool("t2").span}
+
+
+def test_the_name_of_a_subagent_is_that_of_its_file():
+    """Its first lines can be copies of another agent's."""
+    lines = nested("a1", user(1, "count", "s")) + nested("a2", reply(2, "s1"))
+    found = Read().file(user(0), reply(1, "m1", "t1", name="Agent"), result(3, "t1"), reply(4, "m2"))
+    found.meta("a2", agentType="Explore", toolUseId="t1").file(*lines, path=place("a2")).settled()
+    assert (found.agent.agent_id, found.agent.parent) == ("a2", found.tool("t1").span)
+
+
+def test_what_fits_no_layout_is_work_of_its_own():
+    """A warm-up before the first prompt: its tokens count, it is no turn."""
+    found = Read().file(user(60), reply(61, "m1"))
+    found.file(*nested("b1", user(0, "Warmup", "w"), reply(1, "w1")), path=place("b1")).settled()
+    assert [turn.human for turn in sorted(found.of(Turn), key=lambda turn: turn.start)] == [False, True]
+    assert len(found.of(ModelCall)) == 2

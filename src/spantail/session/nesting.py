@@ -97,8 +97,13 @@ class Nesting:
                 return past
         return None
 
-    def link(self, work: Work, parent: str, call: str, key: str) -> None:
-        """A tool call started the subagent: its latest turn without a link, or its next one."""
+    def link(self, work: Work, parent: str, call: str, key: str, over: int) -> None:
+        """A tool call started the subagent: its latest turn without a link, or its next one. `over`: when it
+        returned, if it has."""
+        if over:
+            work.over[call] = over
+            if len(work.over) > WINDOW:
+                del work.over[next(iter(work.over))]
         if call in work.linked:
             return
         work.linked = [*work.linked, call][-WINDOW:]

@@ -207,7 +207,7 @@ class Sessions:
     def _when(self, work: Work) -> int:
         rules, turn = self.rules, work.turn
         if turn is not None:
-            at = self._end(turn)
+            at = self._end(work, turn)
             when = at + rules.grace if at else work.last + (rules.stale if turn.at_work() else rules.idle)
             for call in turn.models.values():
                 if call.final:
@@ -293,11 +293,12 @@ class Sessions:
     # ----------------------------------------------------------------------------- silence
 
     @staticmethod
-    def _end(turn: OpenTurn) -> int:
+    def _end(work: Work, turn: OpenTurn) -> int:
         """When the turn came to an end of its own; 0 if it has not."""
-        if turn.marked:
+        if turn.marked or turn.tools:
             return turn.marked
-        return turn.last if turn.ends and not turn.tools else 0
+        returned = work.over.get(turn.link_call, 0) if turn.rests else 0
+        return turn.last if turn.ends else max(returned, turn.last) if returned else 0
 
     def _silence(self, work: Work, time: int) -> None:
         """What the time between the last record and `time` proves."""
@@ -308,7 +309,7 @@ class Sessions:
                 if call.final and time > call.end + rules.grace:
                     self._settle_complete(work, turn, time)
                     break
-            end = self._end(turn)
+            end = self._end(work, turn)
             if end:
                 if time > end + rules.grace:
                     self._close(work, end + rules.grace)
@@ -510,8 +511,7 @@ class Sessions:
         if turn.repair is None:
             turn.repair = work.repair
         for call in turn.models.values():
-            if turn.repair is not None and not call.final:
-                call.usage = turn.repair if call.usage is None else call.usage.raised_to(turn.repair)
+            call.usage = call.repaired(turn.repair)
             self.settler.model_call(work, turn, call)
         turn.models = {}
         if turn.marked and turn.trace:
@@ -596,4 +596,5 @@ class Sessions:
             work.repair = event.usage
             if work.turn is not None:
                 work.turn.repair = event.usage
-        self.nesting.link(work, event.parent or work.parent, event.call, event.turn)
+        over = event.time if event.over else 0
+        self.nesting.link(work, event.parent or work.parent, event.call, event.turn, over)

@@ -349,9 +349,10 @@ class Settler:
                 self.out.append(self._subagent(work, turn))
             return
         for inner, call in self.unsettled(turn):
+            usage = call.repaired(inner.turn.repair if inner.turn is not None else None)
             provider = call.provider or inner.context.provider
-            cost, source = self.priced(call.model, provider, call.usage, call.cost, call.end)
-            self._sum(turn, call.end, call.usage, cost, source)
+            cost, source = self.priced(call.model, provider, usage, call.cost, call.end)
+            self._sum(turn, call.end, usage, cost, source)
         links = list(turn.links)
         if work.root is not None and work.root not in links:
             links.append(work.root)

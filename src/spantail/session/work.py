@@ -51,6 +51,12 @@ class OpenModelCall(Struct, gc=False, omit_defaults=True):
     error_type: str = ""
     content: bytes | None = None
 
+    def repaired(self, usage: Usage | None) -> Usage | None:
+        """Its usage, with what is known of it from elsewhere if it is not final."""
+        if usage is None or self.final:
+            return self.usage
+        return usage if self.usage is None else self.usage.raised_to(usage)
+
 
 class OpenTool(Struct, gc=False, omit_defaults=True):
     key: str
@@ -185,6 +191,8 @@ class Work(Struct, omit_defaults=True):
     links: list[tuple[str, str]] = []
     """Tool calls (parent session, call) that started this subagent and have no turn of it yet."""
     linked: list[str] = []
+    over: dict[str, int] = {}
+    """When such a call returned: a reply without an end mark was the subagent's last one then."""
     repair: Usage | None = None
     root: Link | None = None
     measured: Usage | None = None

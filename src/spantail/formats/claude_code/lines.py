@@ -118,6 +118,7 @@ class AgentResult(Struct, gc=False):
     workflow: Id | None = field(name="workflowName", default=None)
     agent_type: Id | None = field(name="agentType", default=None)
     status: str | None = None
+    duration: float | None = field(name="totalDurationMs", default=None)
     usage: LineUsage | None = None
 
 

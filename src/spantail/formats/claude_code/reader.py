@@ -107,6 +107,8 @@ class ClaudeReader(Struct):
     tasks: dict[str, tuple[str, str]] = {}
     """Open calls that start subagents: id -> (subagent type, digest of the prompt)."""
     runs: dict[str, str] = {}
+    inline: dict[str, str] = {}
+    """Open calls of inline sidechains: id -> the sidechain's session."""
     chains: dict[str, str] = {}
     """Inline sidechains (up to 1.0.x): uuid of a line -> the sidechain's session."""
     ended_chains: list[str] = []
@@ -244,6 +246,7 @@ class ClaudeReader(Struct):
             kind = (task.subagent_type or "") if task is not None else ""
             self.tasks[id_] = (kind, blake2b(prompt.encode("utf-8", "replace"), digest_size=8).hexdigest())
             if len(self.tasks) > KEEP:
+                self.inline.pop(next(iter(self.tasks)), None)
                 del self.tasks[next(iter(self.tasks))]
         return Called(
             session=session,
@@ -333,7 +336,8 @@ class ClaudeReader(Struct):
         yield Started(session=session, time=time, parent=self.session)
         digest = blake2b(text.encode("utf-8", "replace"), digest_size=8).hexdigest()
         for id_, (kind, prompt) in self.tasks.items():
-            if prompt == digest:
+            if prompt == digest and id_ not in self.inline:
+                self.inline[id_] = session
                 yield Started(session=session, time=time, parent=self.session, name=kind)
                 yield Linked(session=session, time=time, call=id_, parent=self.session)
                 break
@@ -384,6 +388,9 @@ class ClaudeReader(Struct):
             status, error_type = "interrupted", "interrupted"
         if self.tasks and id_ in self.tasks:
             kind, _ = self.tasks.pop(id_)
+            chain = self.inline.pop(id_, None)
+            if chain is not None:
+                events.append(Linked(session=chain, time=time, call=id_, parent=session, over=True))
             result = decoded(AGENT_RESULT, line.result)
             if result is not None:
                 events += self._subagent(line, session, id_, kind, result, time)
@@ -417,7 +424,9 @@ class ClaudeReader(Struct):
         usage = result.usage.usage() if result.usage is not None else None
         name = result.agent_type or kind
         yield Started(session=nested, time=time, parent=self.base, name=name, agent_id=agent)
-        yield Linked(session=nested, time=time, call=call, parent=session, usage=usage)
+        # Up to 2.0 there is no status; what runs on or is woken has one, or no duration.
+        over = result.status == "completed" or (not result.status and result.duration is not None)
+        yield Linked(session=nested, time=time, call=call, parent=session, usage=usage, over=over)
 
     # ----------------------------------------------------------------------------- the others
 
