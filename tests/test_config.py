@@ -99,6 +99,7 @@ def test_every_setting_can_be_said_in_each_way():
         "created": "true",
         "aider_root": "/r",
         "generic_root": "/g",
+        "generic_input": "all",
         "log_format": "json",
     }
     words |= {"trace_url": "http://j/{trace_id}"}

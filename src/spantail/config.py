@@ -54,6 +54,7 @@ class Config(Struct, frozen=True, kw_only=True):
     created: bool = False
     aider_roots: tuple[str, ...] = ()
     generic_roots: tuple[str, ...] = ()
+    generic_input: Literal["uncached", "all"] = "uncached"
     trace_url: str = ""
     log_format: Literal["auto", "text", "json"] = "auto"
     projects: tuple[Project, ...] = ()

@@ -258,6 +258,13 @@ SETTINGS: Final[tuple[Setting, ...]] = (
         many=True,
     ),
     Setting(
+        "generic_input",
+        "KIND",
+        one_of("uncached", "all"),
+        "what `input` counts in logs of the generic format: uncached tokens, or all, those of the cache too",
+        "uncached",
+    ),
+    Setting(
         "trace_url", "TEMPLATE", trace_url, "link to show after each turn; {trace_id} is filled in", "none"
     ),
     Setting(

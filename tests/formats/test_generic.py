@@ -410,6 +410,19 @@ def test_logs_in_a_folder_that_the_user_names(tmp_path):
     assert [source.path for source in look.scan()] == [f"{tmp_path}/logs/s1.jsonl"]
 
 
+@pytest.mark.parametrize(("setting", "expected"), [("uncached", [4000, 90]), ("all", [380, 90])])
+def test_whether_input_holds_the_cache_is_set(setting, expected):
+    """The format leaves it open. Less than the cache alone cannot hold it; what is set is kept with the log."""
+    reader = FORMAT.told(setting).files[0].reader()
+    log = Log()
+    log.reader = reader
+    log.user().finished(10, usage={"input": 4000, "output": 3, "cache_read": 3500, "cache_write": 120})
+    log.user(turn="t2").finished(20, turn="t2", usage={"input": 90, "output": 3, "cache_read": 3500}).settle()
+    assert [call.usage.input for call in log.all(ModelCall)] == expected
+    stored = msgspec.msgpack.decode(msgspec.msgpack.encode(reader), type=GenericReader)
+    assert stored.setting == setting
+
+
 def _no_file(path):
     raise FileNotFoundError(path)
 

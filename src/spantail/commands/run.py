@@ -215,8 +215,11 @@ class Run:
             prices.context_limit,
             config.limits.open_sessions,
         )
+        table = [
+            row.told(getattr(config, row.reader_setting)) if row.reader_setting else row for row in TABLE
+        ]
         self.finder = Finder(
-            TABLE,
+            table,
             config.homes,
             own_home=config.own_home,
             environ=environ,

@@ -7,8 +7,8 @@
 
 For whoever writes a log of their own: this is the format to choose. Ids are the writer's and may
 repeat in each turn and session (`call_1`), so keys hold all three. A record that is written twice
-has the same `seq` and counts once. Usage is taken as written: `input` without the cached tokens,
-`reasoning` as a part of `output`.
+has the same `seq` and counts once. Usage is taken as written: `input` without the cached tokens
+(unless the user has set that it holds them), `reasoning` as a part of `output`.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ def _count(value: object) -> int:
     return int(number(value) or 0)
 
 
-def _usage(raw: Raw) -> tuple[Usage | None, float | None]:
+def _usage(raw: Raw, *, whole: bool) -> tuple[Usage | None, float | None]:
     """None for what the record does not say, and for zeros: no reply has none."""
     try:
         found = _USAGE.decode(raw) if raw else LineUsage()
@@ -125,6 +125,9 @@ def _usage(raw: Raw) -> tuple[Usage | None, float | None]:
         cache_write=_count(found.cache_write),
         output=_count(found.output),
     )
+    cached = usage.cache_read + usage.cache_write
+    if whole and usage.input >= cached:  # less than the cache alone cannot hold it
+        usage.input -= cached
     usage.reasoning = min(_count(found.reasoning), usage.output)
     return usage if usage.total() else None, number(found.cost)
 
@@ -154,6 +157,8 @@ def _status(line: Line, exit_code: int | None) -> tuple[Status, str]:
 
 
 class GenericReader(Struct):
+    setting: str = "uncached"
+    """What `input` counts; a log goes on as it was begun."""
     session: str = ""
     begun: int = 0
     """The time of the session's meta record; another one has a count of its own."""
@@ -256,7 +261,7 @@ class GenericReader(Struct):
         id_ = text(line.message_id)
         key = f"{turn}/message/{id_ or '@' + str(record.position)}"
         model, start = self.replies.pop(key, ("", 0))
-        usage, cost = _usage(line.usage)
+        usage, cost = _usage(line.usage, whole=self.setting == "all")
         reason = text(line.finish_reason, 40)
         failed = reason in ("error", "failed")
         if failed and usage is None and cost is None:
@@ -369,6 +374,7 @@ FORMAT = Format(
     title="Generic log",
     versions="schema 1",
     roots_setting="generic_roots",
+    reader_setting="generic_input",
     roots=(Root(".agent/sessions"),),
     files=(
         Files(

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any, Final, Literal, Protocol
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from spantail.model import Event, Record
 
@@ -69,7 +70,7 @@ class Files(Struct, frozen=True):
     glob: str
     """Relative to the root, with `*` inside one path part and `**` for any number of parts."""
     storage: Storage
-    reader: Callable[[], Reader]
+    reader: Callable[..., Reader]
     """Makes an empty reader (the Struct's type)."""
     memory: type[Any]
     """The Struct's type, to decode a stored reader."""
@@ -116,7 +117,14 @@ class Format(Struct, frozen=True):
     """The versions it was recorded with."""
     roots_setting: str = ""
     """Name of the setting that adds folders like the first root."""
+    reader_setting: str = ""
+    """Name of the setting that new readers are told, as `setting`."""
     demo: str = ""
     """Name of the module that writes made-up sessions (see actor), if there is one; imported when asked for."""
     shape: int = 1
     """Raised when the readers' memory changes its meaning."""
+
+    def told(self, setting: object) -> Format:
+        """The row with readers that know what the user has set."""
+        files = (structs.replace(f, reader=partial(f.reader, setting=setting)) for f in self.files)
+        return structs.replace(self, files=tuple(files))
