@@ -10,7 +10,6 @@ import os
 import random
 import re
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -22,11 +21,13 @@ import seen
 import steps
 from lives import Lives
 from stepped import followed
+from test_outage import value
 from writer import Clock
 
 from receiver import Receiver, Span
 from spantail.formats import TABLE
 from spantail.model import SECOND
+from test_run import free_port, until
 
 KILLS = 18
 SILENCE = (10, 30)
@@ -45,12 +46,6 @@ LOOSE = {
 them come; of a running total of tokens only who looked in time can tell which turn they belong to, and which price they had; and
 a manifest is read after the messages, so that of a session written while nobody looked it tells too late. Aider
 rounds its costs, and writes the exact ones to another file a moment later."""
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 class Disturbed:
@@ -120,8 +115,16 @@ class Disturbed:
         self.start()
         for _ in range(4):
             self.clock.move(self.clock() + 3 * 3600 * SECOND)
-            self._pages(3)
+            self._pages(1)
+            until(self._looked)
+        until(lambda: value(self.port, "spantail_outbox_spans") == 0)
         assert self.lives.end() == 0
+
+    def _looked(self) -> bool:
+        """Whether the loop has seen where the clock was moved to, and so is done with where it stood before."""
+        return (
+            value(self.port, "spantail_build_info") == 1 and value(self.port, "spantail_lag_seconds") < 3600
+        )
 
     def _pages(self, more: int) -> None:
         goal = self.scraper.pages + more
