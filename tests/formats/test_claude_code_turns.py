@@ -183,3 +183,34 @@ def test_the_session_is_that_of_the_file():
     """A fork keeps the old sessionId in its lines."""
     path = f"/h/.claude/projects/-w/{SID.replace('1', '2')}.jsonl"
     assert read(user(0), reply(1, "m1"), path=path).turn.context.conversation == SID.replace("1", "2")
+
+
+@pytest.mark.parametrize("stop", ["max_tokens", "refusal", "model_context_window_exceeded"])
+def test_a_reply_that_was_cut_short_may_be_the_last(stop):
+    """The loop may go on with another call, also much later; where it does not, the turn was not broken off."""
+    assert read(user(0), reply(1, "m1", stop=stop), user(60, "b"), reply(61, "m2")).turns[0].status == "ok"
+    on = read(user(0), reply(1, "m1", stop=stop), reply(60, "m2", "t1"), result(61, "t1"), reply(62, "m3"))
+    assert (on.turn.status, on.turn.end) == ("ok", ns(62))
+
+
+def test_an_error_in_the_models_name():
+    """The last word of a turn that failed, or a stumble in the middle of one that did not."""
+    error = line(
+        3,
+        "assistant",
+        message={"id": "e", "model": "<synthetic>", "content": [{"type": "text", "text": "API Error"}]},
+        isApiErrorMessage=True,
+        error="rate_limit",
+    )
+    failed = read(user(0), error).turn
+    assert (failed.status, failed.error_type, failed.word) == ("error", "provider_error", "rate_limit")
+    passed = read(user(0), error, reply(4, "m1"))
+    assert (passed.turn.status, len(passed.of(ModelCall))) == ("ok", 1)
+
+
+def test_an_interruption_stays_one():
+    """Whatever the program writes after it."""
+    stopped = user(3.1, text("[Request interrupted by user for tool use]"), "i")
+    over = line(3.2, "system", subtype="turn_duration")
+    found = read(user(0), reply(1, "m1", "t1"), result(3, "t1", "x", error=True), stopped, over)
+    assert (found.turn.status, found.turn.exit) == ("interrupted", "interrupted")

@@ -62,7 +62,9 @@ from spantail.model import (
 )
 
 AGENT_TOOLS = frozenset(("Agent", "Task", "Skill", "SendMessage", "Workflow"))
-GOES_ON = frozenset(("tool_use", "max_tokens", "pause_turn", "refusal", "model_context_window_exceeded"))
+CUT_SHORT = frozenset(("max_tokens", "refusal", "model_context_window_exceeded"))
+"""The loop may go on with another call; it need not."""
+GOES_ON = CUT_SHORT | {"tool_use", "pause_turn"}
 ATTACHMENTS = (
     b'"hook_',
     b'"max_turns_reached"',
@@ -215,7 +217,7 @@ class ClaudeReader(Struct):
         silent = not tools and call != self.asked
         inner = session != self.session
         ends = bool(stop) and stop not in GOES_ON and silent
-        rests = silent and not stop and bool([b for b in blocks if b.type == "text"])
+        rests = silent and (stop in CUT_SHORT if stop else any(b.type == "text" for b in blocks))
         if not inner:
             self.last_call, self.ended, self.failed = call, ends or rests, False
         elif ends and session not in self.ended_chains:
