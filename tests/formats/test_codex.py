@@ -952,10 +952,12 @@ def test_limits_are_told_when_they_change():
         assert list(changed(known, odd)) == []
 
 
-def test_the_model_is_that_of_the_turn():
+@pytest.mark.parametrize("meta", [{}, {"forked_from_id": OTHER}])
+def test_the_model_is_that_of_the_turn(meta):
     """The settings are a fallback for files that do not say it with the turn."""
-    file = File()
+    file = File(**meta)
     file.event("thread_settings_applied", thread_settings={"model": "set"})
+    file.start()
     file.usage("r1")
     file.line("turn_context", turn_id=TURN, model="one")
     file.event("thread_settings_applied", thread_settings={"model": "set"})

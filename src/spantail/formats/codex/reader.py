@@ -194,10 +194,16 @@ class CodexReader(Struct):
             self.total = body.info.total_token_usage.totals()
         elif type_ == "turn_context":
             self.model = text(body.model) or self.model
+        elif body.type == "thread_settings_applied":
+            self._settings(body)
         elif body.type == "user_message":
             self.held = time if is_prompt(body.message) else self.held
         elif body.type in ANSWERS or body.type in ("turn_aborted", "task_complete"):
             self.held = 0
+
+    def _settings(self, event: Payload) -> None:
+        if event.thread_settings is not None and not self.model:
+            self.model = text(event.thread_settings.model)
 
     # -------------------------------------------------------------------------------- turns
 
@@ -507,8 +513,7 @@ class CodexReader(Struct):
                 children, spawns = subagents.told_in(body, self.calls[id_])
                 yield from self._links(children, id_, time, spawns=spawns)
         elif kind == "thread_settings_applied":
-            if body.thread_settings is not None and not self.model:
-                self.model = text(body.thread_settings.model)
+            self._settings(body)
         elif kind == "error":
             word = word_of(body.codex_error_info) or "other"
             if word not in NO_FAILURE:
