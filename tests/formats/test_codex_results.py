@@ -118,6 +118,15 @@ def test_an_items_status_and_exit_code_decide(item, ending):
     [
         ({"type": "exec_command_end", "exit_code": 0, "status": "completed"}, ("ok", "", 0)),
         ({"type": "exec_command_end", "exit_code": 2, "status": "failed"}, ("error", "tool_error", 2)),
+        (
+            {
+                "type": "exec_command_end",
+                "exit_code": 124,
+                "status": "failed",
+                "formatted_output": "command timed out after 10000 milliseconds\n",
+            },
+            ("error", "timeout", 124),
+        ),
         ({"type": "patch_apply_end", "success": False}, FAILED),
         ({"type": "patch_apply_end", "success": False, "status": "declined"}, ("error", "denied", None)),
         ({"type": "patch_apply_end", "success": True, "status": "completed"}, OK),

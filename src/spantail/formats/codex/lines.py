@@ -148,6 +148,7 @@ class Payload(Struct, gc=False):
     success: Any = None
     result: Raw = Raw()
     aggregated_output: Raw = Raw()
+    formatted_output: Raw = Raw()
     stdout: Raw = Raw()
     event_id: Any = None
     agent_thread_id: Any = None

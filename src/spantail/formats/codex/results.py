@@ -111,7 +111,10 @@ def of_event(event: Payload) -> Ending:
         return FAILED if _mcp_failed(event.result) else Ending()
     if event.success is False and event.status is None:
         return FAILED
-    return of_status(event.status, event.exit_code)
+    ending = of_status(event.status, event.exit_code)
+    if ending.exit_code and _TIMED_OUT.encode() in head(event.formatted_output, SHORT):
+        return Ending("error", "timeout", ending.exit_code)
+    return ending
 
 
 def _mcp_failed(raw: Raw) -> bool:
