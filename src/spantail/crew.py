@@ -74,10 +74,11 @@ class Result(Struct, array_like=True):
 
 @contextlib.contextmanager
 def rare_collections() -> Iterator[None]:
-    """A backlog makes many objects and no cycles: looking for cycles all the time would be a tenth of it."""
+    """A backlog makes many objects and no cycles: looking for cycles all the time would be a tenth of it, never
+    looking a few megabytes."""
     before = gc.get_threshold()
     gc.freeze()
-    gc.set_threshold(100_000, 50, 100)
+    gc.set_threshold(20_000, 50, 100)
     try:
         yield
     finally:
@@ -173,7 +174,9 @@ class Job:
         self._lines: list[str] = []
         self._totals = Totals(hold=0)
         self._notices = Notices(self._count, form="json", write=self._lines.append)
-        self._cost = Prices(config.prices).saying(self._notices.unpriced_model)
+        prices = Prices(config.prices)
+        prices.open_book()
+        self._cost = prices.saying(self._notices.unpriced_model)
 
     def serve(self, units: Sequence[list[Source]], pipe: Connection) -> None:
         """Never returns: a fork must not run on into its parent's code."""

@@ -196,14 +196,19 @@ class Prices:
             self._sheets[key] = self._look_up(model, provider.lower())
         return self._sheets[key]
 
+    def open_book(self) -> Book:
+        """Done by the first question; before it by who forks, so that its processes share one."""
+        if self._book is None:
+            self._book = self._load()
+        return self._book
+
     def _look_up(self, model: str, provider: str) -> Sheets | None:
         if provider in _OWN_MACHINE or not model or len(model) > 200:
             return None
-        if self._book is None:
-            self._book = self._load()
+        book = self.open_book()
         for name in names(model):
             for other in _providers(model, provider):
-                if found := self._book.find(name, other):
+                if found := book.find(name, other):
                     return found
         return None
 
