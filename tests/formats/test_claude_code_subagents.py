@@ -163,3 +163,53 @@ def test_what_fits_no_layout_is_work_of_its_own():
     found.file(*nested("b1", user(0, "Warmup", "w"), reply(1, "w1")), path=place("b1")).settled()
     assert [turn.human for turn in sorted(found.of(Turn), key=lambda turn: turn.start)] == [False, True]
     assert len(found.of(ModelCall)) == 2
+
+
+@pytest.mark.parametrize("how", ["whole", "live"])
+def test_turns_that_share_a_prompt_id(how):
+    """A command after `!` runs under the name of the prompt before it: each subagent belongs to its own time."""
+    agent = {"name": "Agent", "promptId": "p1"}
+    turns = [
+        (
+            user(at, words, f"u{at}", promptId="p1"),
+            reply(at + 1, f"m{at}", f"t{at}", **agent),
+            result(at + 4, f"t{at}", told={"agentId": f"a{at}", "status": "completed"}),
+            reply(at + 5, f"n{at}"),
+        )
+        for at, words in ((0, "do it"), (60, "<bash-input>ls</bash-input>"))
+    ]
+    found = Read()
+    for at, lines in zip((0, 60), turns, strict=True):
+        found.file(*lines)
+        if how == "live":
+            found.file(
+                *nested(f"a{at}", user(at + 2, "x", promptId="p1"), reply(at + 3, f"s{at}")),
+                path=place(f"a{at}"),
+            )
+            found.settled(at + 20)
+    if how == "whole":
+        for at in (0, 60):
+            found.file(
+                *nested(f"a{at}", user(at + 2, "x", promptId="p1"), reply(at + 3, f"s{at}")),
+                path=place(f"a{at}"),
+            )
+    found.settled()
+    for at, turn in zip((0, 60), found.turns, strict=True):
+        assert {found.call(f"s{at}").trace, found.tool(f"t{at}").trace} == {turn.trace}
+        assert turn.usage.input == 30
+
+
+def test_a_subagent_of_a_task_that_was_due():
+    """It knows the work by the promptId of a line that no person sees."""
+    found = Read().file(
+        user(0, promptId="p1"),
+        reply(1, "m1"),
+        line(600, "system", subtype="scheduled_task_fire"),
+        user(600.1, "tick", isMeta=True, promptId="p2"),
+        reply(601, "m2", "t1", name="Agent"),
+        result(604, "t1", told={"agentId": "a1", "status": "completed"}),
+        reply(605, "m3"),
+    )
+    found.file(*nested("a1", user(602, "x", promptId="p2"), reply(603, "s1")), path=place("a1")).settled()
+    assert found.agent.parent == found.tool("t1").span
+    assert found.agent.trace == found.call("m3").trace != found.turn.trace

@@ -67,7 +67,7 @@ class Nesting:
     def bind(self, work: Work, turn: OpenTurn) -> bool:
         """Finds the outer turn: by the name the records give it, else by the time it began."""
         around = self.work(work.parent)
-        found = self._by_alias(around, turn.outer) if turn.outer else self._by_time(around, turn.start)
+        found = self._by_alias(around, turn) if turn.outer else self._by_time(around, turn.start)
         if found is None or not found.trace:
             return False
         turn.outer_session, turn.outer_turn = around.key, found.key
@@ -78,11 +78,15 @@ class Nesting:
         return True
 
     @staticmethod
-    def _by_alias(around: Work, alias: str) -> OpenTurn | PastTurn | None:
+    def _by_alias(around: Work, inner: OpenTurn) -> OpenTurn | PastTurn | None:
+        """Several turns can have one name: the latest that had begun, whether or not later ones have been read."""
+        alias, found = inner.outer, None
         for turn in (around.turn, *reversed(around.waiting), *reversed(around.past)):
             if turn is not None and (alias == turn.key or alias in turn.aliases):
-                return turn
-        return None
+                found = turn
+                if turn.start <= inner.start:
+                    break
+        return found
 
     @staticmethod
     def _by_time(around: Work, start: int) -> OpenTurn | PastTurn | None:
