@@ -10,6 +10,7 @@ from io import BufferedReader, FileIO
 from pathlib import Path
 
 import pytest
+import seen
 
 import replay
 import truth
@@ -159,3 +160,37 @@ def test_twenty_thousand_files_at_rest(quick_disk, tmp_path):
         OPENED.below = ""
         store.close()
     assert {opened for opened in OPENED.paths if Path(opened).is_file()} == {str(path)}
+
+
+FORKS = [
+    case
+    for case in truth.cases()
+    if (case.parent.name, case.name) in {("claude-code", "fork-a"), ("codex", "fork-a"), ("pi", "clifork-a")}
+]
+
+
+@pytest.mark.parametrize("case", FORKS, ids=truth.name)
+def test_what_was_counted_in_an_earlier_life_is_known(case, tmp_path, http_receiver, monkeypatch):
+    """A fork that comes after a restart, its original long at rest: what it copied is neither counted nor sent again."""
+    for name, text in http_receiver.environ().items():
+        monkeypatch.setenv(name, text)
+    given = []
+    for apart in (False, True):
+        home, state = replay.copied(case, tmp_path / f"home-{apart}"), tmp_path / f"state-{apart}"
+        http_receiver.spans.clear()
+        _, *forks = sorted(home.rglob("*.jsonl"), key=lambda path: path.stat().st_mtime)
+        assert forks
+        if apart:
+            for fork in forks:
+                fork.rename(tmp_path / fork.name)
+            assert run.main(configured(home, state), os.environ, clock=lambda: LONG_AFTER) == 0
+            assert http_receiver.spans
+            for fork in forks:
+                (tmp_path / fork.name).rename(fork)
+        assert run.main(configured(home, state), os.environ, clock=lambda: LONG_AFTER) == 0
+        spans = http_receiver.spans
+        assert len(spans) == len({span.span_id for span in spans})
+        given.append((seen.totals(state), {span.span_id: seen.content(span) for span in spans}))
+    (counted, sent), (counted_apart, sent_apart) = given
+    said = seen.differences(counted_apart, counted) + seen.differences(sent_apart, sent)
+    assert not said, "\n".join(said)
