@@ -55,5 +55,5 @@ def test_the_demo_fills_every_panel(prometheus, jaeger_program, tmp_path):
 
             eventually(filled, seconds=180, what="data on every panel")
         finally:
-            demo.kill()
-            demo.wait()
+            demo.terminate()  # and not kill: it removes its folder
+            demo.wait(60)

@@ -1,4 +1,7 @@
-"""The container image: built, run as documented (read-only, not root, no network), scraped, stopped."""
+"""The container image: built, run as documented (read-only, not root, no network), scraped, stopped; and by compose.
+
+All tests that need Docker are here: there is one daemon, and workers share files of tests.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,7 @@ import tomllib
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from packaging.requirements import Requirement
@@ -225,6 +229,45 @@ else:
 """
     for python in ("/opt/spantail/bin/python3", "python3"):
         docker("run", "--rm", *LOCKED, "--entrypoint", python, image, "-c", inside)
+
+
+@pytest.mark.servers
+def test_the_demo_is_followed_within_a_minute(docker, image, tmp_path):
+    """The two services of docker-compose.yml as they are, without networks: several agents, failures, and a budget that is blown."""
+    docker("tag", image, "spantail:test")
+    alone = {"services": {name: {"network_mode": "none"} for name in ("demo", "spantail")}}
+    alone["services"]["spantail"]["ports"] = []
+    (tmp_path / "alone.yml").write_text(json.dumps(alone))
+    project = [
+        "docker-compose",
+        "-p",
+        "spantail-test",
+        "-f",
+        ROOT / "docker-compose.yml",
+        "-f",
+        tmp_path / "alone.yml",
+    ]
+    environ = {**docker.environ, "SPANTAIL_VERSION": "test"}
+
+    def page() -> dict[str, Any]:
+        words = ("exec", "-T", "spantail", "python3", "-c", ASK, "/metrics")
+        said = subprocess.run([*project, *words], env=environ, capture_output=True, text=True, check=False)
+        assert said.returncode == 0, said.stderr
+        return truth.samples(said.stdout)
+
+    def complete() -> bool:
+        seen = page()
+        assert len({labels["agent"] for labels, value in seen["coding_agent_turns_total"] if value}) > 3
+        assert any(value for labels, value in seen["coding_agent_tool_errors_total"])
+        spent = {labels["budget"]: value for labels, value in seen["coding_agent_budget_spent_usd"]}
+        limit = {labels["budget"]: value for labels, value in seen["coding_agent_budget_limit_usd"]}
+        return any(spent[budget] > limit[budget] for budget in limit)
+
+    try:
+        subprocess.run([*project, "up", "-d", "demo", "spantail"], env=environ, check=True, timeout=120)
+        eventually(complete, 120, "a page with several agents, failures and a blown budget")
+    finally:
+        subprocess.run([*project, "down", "-v", "-t", "20"], env=environ, check=False, timeout=120)
 
 
 @pytest.mark.servers
