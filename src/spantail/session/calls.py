@@ -45,7 +45,7 @@ class Calls:
                 for other in turn.models.values():
                     self.settler.model_call(work, turn, other)
             start = event.start or min(turn.ready, event.time)
-            call = OpenModelCall(event.call, ledger, start=start)
+            call = OpenModelCall(event.call, ledger, event.id or event.call, event.model, start=start)
             turn.models = {event.call: call}
         assert turn is not None
         self._merge(call, event, keep_content=self.rules.keep_content)
@@ -56,12 +56,16 @@ class Calls:
             turn.ready = end
         if not turn.marked or event.time >= turn.marked:
             reopen(turn)
-        turn.ends, turn.rests = event.ends, event.rests or event.ends
+        rests = event.rests or event.ends
+        if turn.ends != event.ends or turn.rests != rests:
+            turn.ends, turn.rests = event.ends, rests
 
     @staticmethod
     def _merge(call: OpenModelCall, event: Replied, *, keep_content: bool) -> None:
-        call.id = event.id or call.id or event.call
-        if event.model:
+        # What is as it was is not set again: to set a field costs several times what it costs to look at it.
+        if event.id and event.id != call.id:
+            call.id = event.id
+        if event.model and event.model != call.model:
             call.model = event.model
         if event.provider:
             call.provider = event.provider
@@ -108,19 +112,23 @@ class Calls:
                 return
             if turn is None:
                 turn = self.stray(work, event.call, event.start or event.time)
-            tool = OpenTool(event.call, ledger, start=event.start or event.time)
+            tool = OpenTool(
+                event.call, ledger, event.id or event.call, event.name, event.type, event.start or event.time
+            )
             if len(turn.tools) >= OPEN:
                 self._give_up(work, turn)
             turn.tools[event.call] = tool
+        else:
+            tool.id = event.id or tool.id
+            tool.name = event.name or tool.name
+            tool.type = event.type
+            if event.start:
+                tool.start = min(tool.start, event.start) if tool.start else event.start
         assert turn is not None
-        tool.id = event.id or tool.id or event.call
-        tool.name = event.name or tool.name
-        tool.type = event.type
-        tool.starts_agent = tool.starts_agent or event.starts_agent
+        if event.starts_agent:
+            tool.starts_agent = True
         if event.duration is not None:
             tool.duration = event.duration
-        if event.start:
-            tool.start = min(tool.start, event.start) if tool.start else event.start
         if event.input is not None:
             self._input(work, tool, event.input)
         if event.time > turn.last:
@@ -139,10 +147,12 @@ class Calls:
 
     def _input(self, work: Work, tool: OpenTool, body: Raw) -> None:
         digest = input_digest(tool.name, memoryview(body))
-        tool.repeated = digest in work.digests
-        work.digests.append(digest)
-        if len(work.digests) > WINDOW:
-            del work.digests[0]
+        digests = work.digests
+        if tool.repeated != (digest in digests):
+            tool.repeated = not tool.repeated
+        digests.append(digest)
+        if len(digests) > WINDOW:
+            del digests[0]
         if self.rules.keep_content:
             tool.input = kept(body, INPUT)
 
@@ -201,9 +211,13 @@ class Calls:
 
     @staticmethod
     def _complete(tool: OpenTool, result: OpenTool | Returned, end: int, output: bytes | None) -> None:
-        tool.status, tool.error_type = result.status, result.error_type
-        tool.exit_code, tool.output = result.exit_code, output
-        tool.end = end
+        tool.status, tool.end = result.status, end
+        if result.error_type != tool.error_type:
+            tool.error_type = result.error_type
+        if result.exit_code != tool.exit_code:
+            tool.exit_code = result.exit_code
+        if output is not None or tool.output is not None:
+            tool.output = output
         if result.start:
             tool.start = result.start
         duration = result.duration if result.duration is not None else tool.duration
@@ -211,7 +225,7 @@ class Calls:
             # What the agent states is the run itself; the times around it hold waiting as well.
             tool.start = max(0, end - duration)
             tool.source = result.source or "stated"
-        else:
+        elif result.source != tool.source:
             tool.source = result.source
         # Clocks run backwards in files: a span never ends before it starts.
         if tool.start > end:
@@ -271,8 +285,10 @@ def _before(turn: OpenTurn, time: int) -> bool:
 
 def reopen(turn: OpenTurn) -> None:
     """More came after what looked like the turn's end."""
-    turn.ends = turn.rests = False
-    turn.marked, turn.status, turn.error_type = 0, "pending", ""
+    if turn.rests or turn.ends:
+        turn.ends = turn.rests = False
+    if turn.marked or turn.status != "pending" or turn.error_type:
+        turn.marked, turn.status, turn.error_type = 0, "pending", ""
 
 
 def _around(work: Work, time: int) -> OpenTurn | None:

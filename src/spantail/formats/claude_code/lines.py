@@ -25,6 +25,11 @@ class OutputDetails(Struct, gc=False):
     thinking_tokens: Tokens | None = None
 
 
+def _count(tokens: int | None) -> int:
+    """No count is less than nothing."""
+    return tokens if tokens and tokens > 0 else 0
+
+
 class LineUsage(Struct, gc=False):
     input_tokens: Tokens | None = None
     cache_read_input_tokens: Tokens | None = None
@@ -36,15 +41,15 @@ class LineUsage(Struct, gc=False):
     def usage(self) -> Usage | None:
         """None for zeros: a proxy that writes them does not know, and a copy of them is no count."""
         usage = Usage(
-            max(self.input_tokens or 0, 0),
-            max(self.cache_read_input_tokens or 0, 0),
-            max(self.cache_creation_input_tokens or 0, 0),
-            max(self.output_tokens or 0, 0),
+            _count(self.input_tokens),
+            _count(self.cache_read_input_tokens),
+            _count(self.cache_creation_input_tokens),
+            _count(self.output_tokens),
         )
         if self.cache_creation is not None:
-            usage.cache_write_1h = min(max(self.cache_creation.hour or 0, 0), usage.cache_write)
+            usage.cache_write_1h = min(_count(self.cache_creation.hour), usage.cache_write)
         if self.output_tokens_details is not None:
-            usage.reasoning = min(max(self.output_tokens_details.thinking_tokens or 0, 0), usage.output)
+            usage.reasoning = min(_count(self.output_tokens_details.thinking_tokens), usage.output)
         return usage if usage.total() else None
 
 
