@@ -294,6 +294,7 @@ def test_tables_of_the_file():
         ({"toml": "[limits]\nrecord = 1"}, "[limits]: unknown key 'record'"),
         ({"toml": "[limits]\nrecord_bytes = 0"}, "[limits]: record_bytes: must be more than 0"),
         ({"toml": "[limits]\nrecord_bytes = 'much'"}, "[limits]: record_bytes: 'much' is no size"),
+        ({"toml": "[limits]\nnesting = 10"}, "[limits]: nesting: must be 50 to 5000"),
         ({"toml": "[limits]\nrecord_bytes = 1.5"}, "[limits]: record_bytes: must be a whole number"),
         ({"toml": "[project]\nmatch = 'x'"}, "project: write each one below a line [[project]]"),
         ({"toml": "[[project]]\nmatch = 'x'"}, "[[project]] 1: name: is missing"),

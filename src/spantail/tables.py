@@ -79,6 +79,8 @@ class Limits(Struct, frozen=True, forbid_unknown_fields=True):
     document_bytes: int = 256 << 20
     """A larger JSON document is skipped: it would have to be held in memory."""
     outbox_bytes: int = 1 << 30
+    nesting: int = 600
+    """Levels of a record; it is the parsers' own limit, which is the interpreter's."""
     open_sessions: int = 10_000
     label_values: int | None = None
     """Distinct values of a label that records can invent; without it each label has its own number."""
@@ -86,6 +88,9 @@ class Limits(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 TABLES: Final = ("project", "price", "budget", "labels", "limits", "web")
+LEAST_NESTING: Final = 50
+MOST_NESTING: Final = 5000
+"""More would overflow the stack of a parser."""
 _KINDS: Final = {
     "float": "a number",
     "float | null": "a number",
@@ -223,6 +228,8 @@ def _limits(table: Any, where: str) -> Limits:
     for key in Limits.__struct_fields__:
         if (value := getattr(made, key)) is not None and value < 1:
             raise ConfigError(f"{where}: {key}: must be more than 0")
+    if not LEAST_NESTING <= made.nesting <= MOST_NESTING:
+        raise ConfigError(f"{where}: nesting: must be {LEAST_NESTING} to {MOST_NESTING}")
     return made
 
 

@@ -138,6 +138,27 @@ def test_what_is_no_session_is_counted_and_passed_over(home, name, body, bad):
         assert records(page, "bad") >= bad
 
 
+@pytest.mark.parametrize(("nesting", "bad"), [(50, 1), (600, 0), (5000, 0)])
+def test_how_deep_a_record_may_be_is_a_limit(home, tmp_path, nesting, bad):
+    """What is deeper is a bad record, in the parsers of whole lines; what is not so deep is read."""
+    session = next(home.home.rglob("*.jsonl"))
+    deep = b'{"type":"user","toolUseResult":' + b"[" * 590 + b"]" * 590 + b"}\n"
+    session.write_bytes(deep + session.read_bytes())
+    config = tmp_path / "config.toml"
+    config.write_text(f"[limits]\nnesting = {nesting}\n")
+    done = subprocess.run(
+        home.command("--once", "--listen", "none", "--config", str(config)),
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    page = (home.folder / "page").read_text()
+    assert (turns(page), records(page, "bad")) == (1, bad)
+    assert ("is nested too deep" in done.stderr) == bool(bad)
+
+
 def test_windows_line_ends_and_a_byte_order_mark(home):
     """Of an editor, or a share: the session counts all the same."""
     for path in list(home.home.rglob("*.jsonl")):

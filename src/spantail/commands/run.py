@@ -62,6 +62,8 @@ BAD_SETTING = 2
 STOP_SECONDS = 10.0
 ALIVE_SECONDS = 60
 """The loop ticks every few seconds; longer than this and /healthz says so."""
+OWN_CALLS = 400
+"""Of Python's recursion limit what the program's own calls may need; the rest is for nested records."""
 RESCUES = 3
 """How often a damaged state is replaced before the disk is blamed."""
 LOOK_SECONDS = 0.5
@@ -79,6 +81,7 @@ def main(
 ) -> int:
     """`beside` is called when everything is put together, before the first file is read."""
     environ = os.environ if environ is None else environ
+    sys.setrecursionlimit(OWN_CALLS + config.limits.nesting)
     try:
         store = _opened(config, environ, clock)
     except _SettingError as error:
