@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 from msgspec import structs
 
 from spantail.model import (
+    SECOND,
     Called,
     Closed,
     Context,
@@ -50,6 +51,10 @@ from spantail.session.work import (
     Pending,
     Work,
 )
+
+PUT_BACK = 10 * SECOND
+"""A clock that says so much less than it did was put back: what is silent is so from now on. Less is only that the
+loop asks it before it waits, and again when something has come."""
 
 
 class Parked(NamedTuple):
@@ -193,7 +198,11 @@ class Sessions:
         """The clock as the records would tell it. Theirs may be hours from ours (another machine, an
         old file that is written again), so what counts is how long ago the last one was seen."""
         seen = self.seen.get(work.key)
-        return now if seen is None else work.last + now - seen
+        if seen is None:
+            return now
+        if now < seen - PUT_BACK:
+            self.seen[work.key] = seen = now
+        return work.last + now - seen
 
     def deadline(self) -> int:
         """When the clock alone would next settle something; 0 if never."""
@@ -207,7 +216,7 @@ class Sessions:
     def _when(self, work: Work) -> int:
         rules, turn = self.rules, work.turn
         if turn is not None:
-            at = self._end(work, turn)
+            at = turn.end(work.over)
             when = at + rules.grace if at else work.last + (rules.stale if turn.at_work() else rules.idle)
             for call in turn.models.values():
                 if call.final:
@@ -292,14 +301,6 @@ class Sessions:
 
     # ----------------------------------------------------------------------------- silence
 
-    @staticmethod
-    def _end(work: Work, turn: OpenTurn) -> int:
-        """When the turn came to an end of its own; 0 if it has not."""
-        if turn.marked or turn.tools:
-            return turn.marked
-        returned = work.over.get(turn.link_call, 0) if turn.rests else 0
-        return turn.last if turn.ends else max(returned, turn.last) if returned else 0
-
     def _silence(self, work: Work, time: int) -> None:
         """What the time between the last record and `time` proves."""
         rules, turn = self.rules, work.turn
@@ -309,7 +310,7 @@ class Sessions:
                 if call.final and time > call.end + rules.grace:
                     self._settle_complete(work, turn, time)
                     break
-            end = self._end(work, turn)
+            end = turn.end(work.over)
             if end:
                 if time > end + rules.grace:
                     self._close(work, end + rules.grace)
@@ -401,7 +402,7 @@ class Sessions:
     def _prompted(self, work: Work, event: Prompted) -> None:
         for turn in (work.turn, *work.waiting):
             if turn is not None and turn.key == event.turn:
-                self._name(turn, event.alias)
+                turn.name(event.alias)
                 self._keep(turn, event)
                 return
         open_turn = work.turn
@@ -410,9 +411,9 @@ class Sessions:
                 # A notice to the model is no prompt: the loop that runs goes on with it.
                 reopen(open_turn)
                 open_turn.ready = max(open_turn.ready, event.time)
-                self._name(open_turn, event.alias)
+                open_turn.name(event.alias)
                 return
-            if self._adopts(open_turn, event):
+            if open_turn.waits_for_prompt(event.time):
                 self._adopt(work, open_turn, event)
                 return
             if 0 < event.time < open_turn.start and self.ledger.known(ledger_id("turn", event.turn)):
@@ -423,7 +424,7 @@ class Sessions:
     def _begin(self, work: Work, event: Prompted) -> OpenTurn:
         turn = self._open(work, event.turn, event.time, human=event.human)
         turn.outer, turn.unseen = event.outer, event.unseen
-        self._name(turn, event.alias or event.outer)
+        turn.name(event.alias or event.outer)
         self._keep(turn, event)
         if work.parent:
             self.nesting.take_link(work, turn)
@@ -440,16 +441,6 @@ class Sessions:
     def _keep(self, turn: OpenTurn, event: Prompted) -> None:
         if self.rules.keep_content and event.content is not None and turn.content is None:
             turn.content = kept(event.content)
-
-    @staticmethod
-    def _name(turn: OpenTurn, alias: str) -> None:
-        if alias and alias not in turn.aliases:
-            turn.aliases = [*turn.aliases, alias][-WINDOW:]
-
-    @staticmethod
-    def _adopts(turn: OpenTurn, event: Prompted) -> bool:
-        """A reply can be written before the prompt that caused it: then the prompt is the older."""
-        return not turn.human and event.time <= turn.start and not (turn.fresh or turn.known)
 
     def _adopt(self, work: Work, turn: OpenTurn, event: Prompted) -> None:
         calls, tools, ready = turn.models, turn.tools, turn.ready

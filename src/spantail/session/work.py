@@ -139,6 +139,21 @@ class OpenTurn(Struct, gc=False, kw_only=True, omit_defaults=True):
         """Whether a tool call is open, or may be."""
         return self.unseen or bool(self.tools)
 
+    def end(self, over: dict[str, int]) -> int:
+        """When it came to an end of its own; 0 if it has not. `over`: when calls that started subagents returned."""
+        if self.marked or self.tools:
+            return self.marked
+        returned = over.get(self.link_call, 0) if self.rests else 0
+        return self.last if self.ends else max(returned, self.last) if returned else 0
+
+    def waits_for_prompt(self, time: int) -> bool:
+        """A reply can be written before the prompt, of that time, which caused it: then the prompt is the older."""
+        return not self.human and time <= self.start and not (self.fresh or self.known)
+
+    def name(self, alias: str) -> None:
+        if alias and alias not in self.aliases:
+            self.aliases = [*self.aliases, alias][-WINDOW:]
+
 
 class PastTurn(Struct, gc=False):
     """A settled turn, as far as a late subagent needs it."""
