@@ -71,7 +71,8 @@ class _Session(Actor):
         self._reply(now, Usage(), [], "aborted", errorMessage="This operation was aborted")
 
     def fail(self, now: int) -> None:
-        error = '429 {"error":{"message":"quota","type":"rate_limit_error"}}'
+        # One that pi does not try again.
+        error = '403 {"error":{"message":"no access to this model","type":"permission_error"}}'
         self._reply(now, Usage(), [], "error", errorMessage=error)
 
     def remove(self) -> None:
