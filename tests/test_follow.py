@@ -102,6 +102,40 @@ def test_nothing_is_settled_by_a_time_up_to_which_not_all_was_read(tmp_path, rec
     assert turn.end - turn.start == 9 * SECOND
 
 
+def test_a_turn_waits_for_what_its_subagent_wrote_before_it_ended(tmp_path, receiver):
+    """The line that closes the turn is read before an older one in the subagent's file: the loop was busy for a while."""
+    case = truth.FIXTURES / "claude-code-2.1.326/subagent-bg-a"
+    loop = Loop(tmp_path, agents=("claude-code",))
+    loop.begin()
+    pieces = replay.lines(case / "home")
+    inner = next(path for _, path, _ in pieces if path.name.startswith("agent-") and path.suffix == ".jsonl")
+    late = next(at for at, (_, path, body) in enumerate(pieces) if path == inner and b"toolu_sg_s1" in body)
+
+    def write(part) -> set[str]:
+        for time, path, body in part:
+            there = tmp_path / "home" / path
+            there.parent.mkdir(parents=True, exist_ok=True)
+            with there.open("ab") as file:
+                file.write(body)
+            loop.now[0] = max(loop.now[0], time)
+        return {str(tmp_path / "home" / path) for _, path, _ in part}
+
+    loop.now[0] = pieces[0][0]
+    loop.waker.change(*write(pieces[:late]))
+    loop.look()
+    told = [path for path in write(pieces[late:]) if not path.endswith(inner.name)]
+    waits = iter((told, [str(tmp_path / "home" / inner)]))
+    loop.during = lambda: loop.waker.change(*next(waits, ()))
+    loop.look()
+    loop.during = lambda: None
+    loop.now[0] += 3 * 3600 * SECOND
+    loop.waker.lose()
+    loop.look()
+    loop.end()
+    roots = sorted((span for span in receiver.spans if not span.parent), key=lambda span: span.start)
+    assert roots[0].attrs["coding_agent.tokens.output"] == 200 + 210 + 300
+
+
 def test_a_restart_remembers_how_far_the_agent_s_clock_is_off(tmp_path, receiver):
     """An agent whose clock is hours behind ours is not silent for hours, before a restart or after."""
     hours = 5 * 3600

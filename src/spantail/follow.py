@@ -111,6 +111,8 @@ class Follow:
         self._unwritten: Changes | None = None
         self._turns: list[Turn] = []
         self._poked = False
+        self._closing = False
+        """Whether turns were closed by what was read last."""
         self._busy = Busy()
         self._notes: dict[str, str] = {}
         self._missing: list[str] = []
@@ -152,11 +154,7 @@ class Follow:
         known = [source for source in sources if parts.sources.knows(source)]
         late = [s for s in known if (at := parts.sources.get(s)) is not None and at.tail.changed()]
         new = [source for source in sources if not parts.sources.has(source)]
-        if late:
-            # A new companion may be that of a file that goes on.
-            self._take([source for source in new if source.files.companion], arrival=0)
-        self._take(late, arrival=0)
-        self._take_new(new, arrival=0, final=final)
+        self._take_new(self._take_late(late, new, arrival=0), arrival=0, final=final)
         if self.stopping:
             return
         # What was written since may be unread, and may be what keeps a turn open.
@@ -217,8 +215,12 @@ class Follow:
             self._pass(now)
         if self._untidy or _over(self._tidied, TIDY_SECONDS, now):
             self._tidy(now)
+        # A turn closed by the last line of a file: what was written before that line to other files is told by now.
+        self._closing = parts.groups.just_closed()
+        if self._closing:
+            self._look(parts.waker.wait(0))
         # All that was written before the wait has been read now; what came during it perhaps not.
-        parts.groups.settle(asked)
+        parts.groups.settle(asked, spare=True)
         if self._due(now):
             self.commit()
         parts.stepped()
@@ -234,6 +236,8 @@ class Follow:
             seconds = min(seconds, ACK_SECONDS)
         if self._busy:
             seconds = min(seconds, self._busy.patience(now))
+        if self._closing:
+            return 0.0  # the second look may have closed turns as well
         return min(seconds, TIDY_STEP_SECONDS) if self._untidy else seconds
 
     def _due(self, now: int) -> bool:
@@ -260,7 +264,7 @@ class Follow:
         fresh = parts.waker.watch(roots)
         self._show_gauges(now)  # a budget's new period begins without a commit
         late = [followed.source for followed in parts.sources.all() if followed.tail.changed()]
-        self._take([source for source in late if source.files.companion])
+        new: list[Source] = []
         self._pass_every = _seldom(PASS_SECONDS, begun)
         if fresh or everything or _over(self._scanned, self._scan_every, now):
             self._scanned = now
@@ -268,8 +272,8 @@ class Follow:
             found = parts.finder.scan()
             self._scan_every = _seldom(SCAN_SECONDS, begun)
             parts.sources.keep({source.path for source in found})
-            self._take_new([source for source in found if not parts.sources.has(source)], arrival=now)
-        self._take(late)
+            new = [source for source in found if not parts.sources.has(source)]
+        self._take_new(self._take_late(late, new, arrival=now), arrival=now)
         for followed in parts.sources.unfinished(now - REST):
             self._read(followed, arrival=now, final=True)
 
@@ -313,6 +317,20 @@ class Follow:
             if self.stopping:
                 break
         crew.close()
+
+    def _take_late(self, late: Sequence[Source], new: Sequence[Source], *, arrival: int) -> list[Source]:
+        """Files that have grown, with new ones of the same sessions: a turn that ends in one of them is settled when
+        all of them have been read. Returns the other new ones."""
+        if not late:
+            return list(new)
+        grown = {source.path for source in late}
+        units = self.parts.finder.backlog([*late, *new]) if new else []
+        together = [unit for unit in units if any(source.path in grown for source in unit)]
+        # A companion need not tell its session.
+        taken = {s.path: s for s in (*late, *(s for unit in together for s in unit))}
+        taken |= {source.path: source for source in new if source.files.companion}
+        self._take(taken.values(), arrival)
+        return [source for source in new if source.path not in taken]
 
     def _take_new(self, sources: Sequence[Source], *, arrival: int, final: bool = False) -> None:
         """Files that were not followed yet, the oldest sessions first and each session whole, so

@@ -118,9 +118,12 @@ class Groups:
             if self._store.knows(source.group):
                 self.of(source)
 
-    def settle(self, now: int) -> None:
+    def settle(self, now: int, *, spare: bool = False) -> None:
         for group in self._groups.values():
-            group.sessions.settle(now)
+            group.sessions.settle(now, spare=spare)
+
+    def just_closed(self) -> bool:
+        return sum(group.sessions.just_closed() for group in self._groups.values()) > 0
 
     def deadline(self) -> int:
         times = [at for group in self._groups.values() if (at := group.sessions.deadline())]

@@ -13,7 +13,7 @@ Longer than 400 lines: every kind of event has its method here, and they share t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Any, NamedTuple
 
 from msgspec import structs
@@ -53,8 +53,7 @@ from spantail.session.work import (
 )
 
 PUT_BACK = 10 * SECOND
-"""A clock that says so much less than it did was put back: what is silent is so from now on. Less is only that the
-loop asks it before it waits, and again when something has come."""
+"""A clock that says so much less than it did was put back. Less is only that the loop asks before it waits."""
 
 
 class Parked(NamedTuple):
@@ -92,6 +91,7 @@ class Sessions:
         """When, by our clock, the last record of a session that is followed live was read."""
         self.parked: dict[str, Parked] = {}
         """Sessions with open work that are in the state only."""
+        self._closing: set[str] = set()
         self._soonest = 0
         """When the clock may have something to settle in one of them."""
         self.nesting = Nesting(self.work, self.dirty.add)
@@ -147,12 +147,17 @@ class Sessions:
                 # Written while nobody looked, by the clock that it was written by before.
                 self.seen[key] += work.last - last
 
-    def settle(self, now: int) -> None:
+    def just_closed(self) -> bool:
+        """Whether records have closed turns since the last settlement. Those closed after this can be spared by it."""
+        closed, self._closing = bool(self._closing), set()
+        return closed
+
+    def settle(self, now: int, *, spare: bool = False) -> None:
         """Everything written so far has been read: settle what is closed or has been silent."""
+        spared, self._closing = self._closing if spare else (), set()
         if self._soonest and self._soonest <= now:
             self._unpark(now)
-        for work in list(self.works.values()):
-            # A subagent at work keeps the turn around it awake.
+        for work in list(self.works.values()):  # a subagent at work keeps the turn around it awake
             if work.parent and work.turn is not None:
                 self.dirty.update(self.nesting.keep_awake(work, self.seen))
         for work in list(self.works.values()):
@@ -164,10 +169,11 @@ class Sessions:
         # Subagents first: their calls belong to the sums of what closes around them.
         for work in nested:
             if work.waiting:
-                self._settle_waiting(work, self._at(work, now))
+                self._settle_waiting(work, self._at(work, now), spared)
         for work in list(self.works.values()):
             if work.waiting and not work.parent:
-                self._settle_waiting(work, self._at(work, now))
+                self._settle_waiting(work, self._at(work, now), spared)
+        self._closing = set()
 
     def _bind_open(self, work: Work) -> bool:
         unbound = [turn for turn in (work.turn, *work.waiting) if turn is not None and not turn.trace]
@@ -523,6 +529,7 @@ class Sessions:
         if turn.human and not work.parent:
             work.exit = turn.exit
         work.waiting.append(turn)
+        self._closing.add(turn.key)
         if len(work.waiting) > OPEN:
             self._settle_first(work)
 
@@ -537,10 +544,12 @@ class Sessions:
         if self.open_turns.get(turn.key) == work.key:
             del self.open_turns[turn.key]
 
-    def _settle_waiting(self, work: Work, now: int) -> None:
+    def _settle_waiting(self, work: Work, now: int, spared: Collection[str]) -> None:
         keep = []
         for turn in work.waiting:
-            if not work.parent:
+            if turn.key in spared:
+                keep.append(turn)
+            elif not work.parent:
                 self.settler.turn(work, turn)
             elif turn.trace and (turn.parent or not self.nesting.may_come(work, turn)):
                 self.nesting.hang(turn)
