@@ -154,7 +154,7 @@ class Follow:
         known = [source for source in sources if parts.sources.knows(source)]
         late = [s for s in known if (at := parts.sources.get(s)) is not None and at.tail.changed()]
         new = [source for source in sources if not parts.sources.has(source)]
-        self._take_new(self._take_late(late, new, arrival=0), arrival=0, final=final)
+        self._take_late(late, new, arrival=0, final=final)
         if self.stopping:
             return
         # What was written since may be unread, and may be what keeps a turn open.
@@ -273,7 +273,7 @@ class Follow:
             self._scan_every = _seldom(SCAN_SECONDS, begun)
             parts.sources.keep({source.path for source in found})
             new = [source for source in found if not parts.sources.has(source)]
-        self._take_new(self._take_late(late, new, arrival=now), arrival=now)
+        self._take_late(late, new, arrival=now)
         for followed in parts.sources.unfinished(now - REST):
             self._read(followed, arrival=now, final=True)
 
@@ -318,21 +318,25 @@ class Follow:
                 break
         crew.close()
 
-    def _take_late(self, late: Sequence[Source], new: Sequence[Source], *, arrival: int) -> list[Source]:
-        """Files that have grown, with new ones of the same sessions: a turn that ends in one of them is settled when
-        all of them have been read. Returns the other new ones."""
-        if not late:
-            return list(new)
+    def _take_late(
+        self, late: Sequence[Source], new: Sequence[Source], *, arrival: int, final: bool = False
+    ) -> None:
+        """Files that have grown, and new ones. Those that are of the same sessions are all read before anything is
+        settled: a turn that ends in one of them is to have what was written before that to another."""
         grown = {source.path for source in late}
-        units = self.parts.finder.backlog([*late, *new]) if new else []
-        together = [unit for unit in units if any(source.path in grown for source in unit)]
+        units = self.parts.finder.backlog([*late, *new]) if late and new else []
         # A companion need not tell its session.
-        taken = {s.path: s for s in (*late, *(s for unit in together for s in unit))}
-        taken |= {source.path: source for source in new if source.files.companion}
-        self._take(taken.values(), arrival)
-        return [source for source in new if source.path not in taken]
+        joined = {s.path for unit in units if any(s.path in grown for s in unit) for s in unit}
+        self._take([source for source in new if late and source.files.companion], arrival)
+        self._take(late, arrival)
+        same = [source for source in new if source.path in joined]
+        self._take_new(same, arrival=arrival, final=final, settle=False)
+        rest = [source for source in new if source.path not in joined]
+        self._take_new(rest, arrival=arrival, final=final)
 
-    def _take_new(self, sources: Sequence[Source], *, arrival: int, final: bool = False) -> None:
+    def _take_new(
+        self, sources: Sequence[Source], *, arrival: int, final: bool = False, settle: bool = True
+    ) -> None:
         """Files that were not followed yet, the oldest sessions first and each session whole, so
         that an original comes before its fork and a subagent's calls find their turn."""
         parts = self.parts
@@ -351,7 +355,8 @@ class Follow:
                 if self.stopping:
                     return
             if touched:
-                self._settle(unit, begun)
+                if settle:
+                    self._settle(unit, begun)
                 parts.progress(done, todo)
 
     def _take(self, sources: Iterable[Source], arrival: int | None = None, *, again: bool = False) -> None:
