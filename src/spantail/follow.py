@@ -329,8 +329,9 @@ class Follow:
         joined = {s.path for unit in units if any(s.path in grown for s in unit) for s in unit}
         self._take([source for source in new if late and source.files.companion], arrival)
         self._take(late, arrival)
-        same = [source for source in new if source.path in joined]
-        self._take_new(same, arrival=arrival, final=final, settle=False)
+        if joined:
+            same = [source for source in new if source.path in joined]
+            self._take_new(same, arrival=arrival, final=final, settle=False)
         rest = [source for source in new if source.path not in joined]
         self._take_new(rest, arrival=arrival, final=final)
 
