@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import sqlite3
 import sys
 from datetime import UTC, datetime
 from pathlib import Path
@@ -134,6 +135,29 @@ def test_a_turn_waits_for_what_its_subagent_wrote_before_it_ended(tmp_path, rece
     loop.end()
     roots = sorted((span for span in receiver.spans if not span.parent), key=lambda span: span.start)
     assert roots[0].attrs["coding_agent.tokens.output"] == 200 + 210 + 300
+
+
+def test_a_full_disk_is_not_tried_without_a_pause(tmp_path, receiver, monkeypatch):
+    """Also where the commit that fails is the one of a turn that was just closed."""
+    loop = Loop(tmp_path)
+    loop.begin()
+    loop.write("user", at=0, turn_id="t", text="x")
+    loop.look(0)
+    commit = loop.store.commit
+
+    def full(*_args):
+        raise sqlite3.OperationalError("database or disk is full")
+
+    monkeypatch.setattr(loop.store, "commit", full)
+    loop.write("user", at=1, turn_id="u", text="y")
+    loop.look(1)
+    loop.look(1)
+    assert loop.run.follow.stuck
+    assert loop.run.follow._patience() > 0.5
+    monkeypatch.setattr(loop.store, "commit", commit)
+    loop.look(2)
+    assert not loop.run.follow.stuck
+    loop.end()
 
 
 def test_a_restart_remembers_how_far_the_agent_s_clock_is_off(tmp_path, receiver):

@@ -200,6 +200,7 @@ class Follow:
     def step(self, timeout: float) -> None:
         parts = self.parts
         asked = parts.clock()
+        self._closing = False
         changed = parts.waker.wait(timeout)
         self.ticked = now = parts.clock()
         if self.stuck:
