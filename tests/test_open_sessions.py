@@ -75,7 +75,7 @@ def test_more_open_sessions_than_are_held(ends, tmp_path):
         ]
         if ends != "by their records":
             assert active == MANY
-            assert sum(len(one.parked) for one in sessions) > (MANY if most == 5 else -1)
+            assert sum(len(one.parking.sessions) for one in sessions) > (MANY if most == 5 else -1)
         assert max(held[MANY:]) <= 2 * most or most > MANY, (
             "a few more between two commits, with the turns around them"
         )
@@ -90,3 +90,47 @@ def test_more_open_sessions_than_are_held(ends, tmp_path):
         pages.append(_added((state / "page.prom").read_text()))
     assert pages[0] == pages[1]
     assert sum(value for (name, _), value in pages[0].items() if name == "coding_agent_turns_total") == MANY
+
+
+def test_between_two_turns_a_session_is_in_the_state_only(tmp_path):
+    """Its windows are not in memory then; its next turn and the end of its run come as they would."""
+    pieces = replay.lines(CASE / "home")
+    home, state = tmp_path / "home", tmp_path / "state"
+    (home / ".claude/projects").mkdir(parents=True)
+    now, waker, store = [pieces[0][0]], HandWaker(), Store(state)
+    run = Run(configured(home, state, once=False), {}, store, clock=lambda: now[0], waker=waker, strict=True)
+    run.begin()
+    now[0] += 3 * SECOND
+    for piece in pieces:
+        now[0] = max(now[0], piece[0])
+        waker.change(str(replay.append(home, piece)))
+        run.follow.step(0)
+    (sessions,) = [group.sessions for group in run.follow.parts.groups._groups.values()]
+    assert sessions.works
+    now[0] += 10 * SECOND
+    for _ in range(2):
+        run.follow.step(0)
+    assert not sessions.works
+    assert len(sessions.parking.sessions) == 1
+    assert sessions.deadline() > now[0]
+
+    _, path, prompt = next(piece for piece in pieces if b'"promptId"' in piece[2])
+    prompt = re.sub(rb'"(uuid|promptId)":"....', rb'"\1":"ffff', prompt)
+    prompt = re.sub(rb'"timestamp":"[^"]*"', b'"timestamp":"2030-01-01T00:00:00.000Z"', prompt)
+    waker.change(str(replay.append(home, (0, path, prompt))))
+    run.follow.step(0)
+    assert [work.turn is not None for work in sessions.works.values()] == [True]
+    store.close()
+    store = Store(state)
+    run = Run(configured(home, state, once=False), {}, store, clock=lambda: now[0], waker=waker, strict=True)
+    run.begin()
+    (sessions,) = [group.sessions for group in run.follow.parts.groups._groups.values()]
+    now[0] += 24 * 3600 * SECOND
+    for _ in range(2):
+        run.follow.step(0)
+    assert not sessions.works
+    assert not sessions.parking.sessions
+    run._leave()
+    store.close()
+    page = _added((state / "page.prom").read_text())
+    assert sum(value for (name, _), value in page.items() if name == "coding_agent_turns_total") == 2

@@ -72,6 +72,8 @@ class Groups:
             self.strange |= work is None
             if work is not None and not work.at_rest():
                 sessions.restore(work)
+                if not (work.turn or work.waiting or work.loose):
+                    sessions.park(work.key)
         return Group(id_, sessions, ledger)
 
     def longest_silence(self) -> int:
@@ -152,7 +154,7 @@ class Groups:
 
     def committed(self) -> None:
         for group in self._groups.values():
-            group.sessions.forget_resting()
+            group.sessions.leave_to_state()
         self._make_room()
 
     def _make_room(self) -> None:
@@ -179,12 +181,14 @@ class Groups:
         for group in self._groups.values():
             # All sessions of a home share its account, so the one that spoke last knows its limits.
             said: dict[tuple[str, str], tuple[int, float]] = {}
-            for parked in group.sessions.parked.values():
-                if parked.start:
-                    agent = guard("agent", group.sessions.context.agent)
-                    owner = (agent, guard("project", parked.project))
-                    active[owner] = active.get(owner, 0.0) + 1.0
-                    _least(oldest_turn, (agent,), parked.start / SECOND)
+            agent = guard("agent", group.sessions.context.agent)
+            for window, (last, used, _) in group.sessions.parking.limits.items():
+                key = (agent, guard("window", window))
+                said[key] = max((last, used), said.get(key, (0, 0.0)))
+            for parked in group.sessions.parking.at_work.values():
+                owner = (agent, guard("project", parked.project))
+                active[owner] = active.get(owner, 0.0) + 1.0
+                _least(oldest_turn, (agent,), parked.start / SECOND)
             for work in group.sessions.works.values():
                 agent = guard("agent", work.context.agent)
                 project = guard("project", work.context.project)

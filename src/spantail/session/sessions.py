@@ -14,7 +14,7 @@ Longer than 400 lines: every kind of event has its method here, and they share t
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 from msgspec import structs
 
@@ -42,6 +42,7 @@ from spantail.session.busy import Busy
 from spantail.session.calls import Calls, kept, reopen
 from spantail.session.ids import ledger_id, span_id, trace_id
 from spantail.session.nesting import Nesting
+from spantail.session.parking import Parking
 from spantail.session.settle import Ledger, Price, Rules, Settler, exit_of
 from spantail.session.work import (
     OPEN,
@@ -54,18 +55,7 @@ from spantail.session.work import (
 
 PUT_BACK = 10 * SECOND
 """A clock that says so much less than it did was put back. Less is only that the loop asks before it waits."""
-
-
-class Parked(NamedTuple):
-    """What has to be known of a session that is in the state only."""
-
-    when: int
-    """When the clock may have something to settle."""
-    project: str
-    start: int
-    """Of its open turn; 0 if there is none, or it is a subagent's."""
-    trace: bytes
-    """Of a subagent's open turn: that of the turn around it."""
+NEVER = 1 << 63
 
 
 class Sessions:
@@ -89,11 +79,10 @@ class Sessions:
         self.dirty: set[str] = set()
         self.seen: dict[str, int] = {}
         """When, by our clock, the last record of a session that is followed live was read."""
-        self.parked: dict[str, Parked] = {}
+        self.parking = Parking()
         """Sessions with open work that are in the state only."""
         self._closing: set[str] = set()
-        self._soonest = 0
-        """When the clock may have something to settle in one of them."""
+        self._settled = 0
         self.nesting = Nesting(self.work, self.dirty.add)
         self.settler = Settler(rules, ledger, price, self._outer, self._unsettled)
         self.calls = Calls(rules, ledger, self.settler, self._stray, self.nesting)
@@ -155,8 +144,12 @@ class Sessions:
     def settle(self, now: int, *, spare: bool = False) -> None:
         """Everything written so far has been read: settle what is closed or has been silent."""
         spared, self._closing = self._closing if spare else (), set()
-        if self._soonest and self._soonest <= now:
-            self._unpark(now)
+        # By a clock that was put back none of the parked ones' times is true any more.
+        late = now if now > self._settled - PUT_BACK else NEVER
+        self._settled = now
+        if 0 < self.parking.soonest <= late:
+            for key in self.parking.due(late):
+                self.work(key)
         for work in list(self.works.values()):  # a subagent at work keeps the turn around it awake
             if work.parent and work.turn is not None:
                 self.dirty.update(self.nesting.keep_awake(work, self.seen))
@@ -195,10 +188,21 @@ class Sessions:
         self.dirty.clear()
         return works
 
-    def forget_resting(self) -> None:
-        for key in [key for key, work in self.works.items() if work.at_rest() and key not in self.dirty]:
-            del self.works[key]
-            self.seen.pop(key, None)
+    def leave_to_state(self) -> None:
+        """After a commit: what is between two turns need not be in memory."""
+        idle = [
+            work
+            for key, work in self.works.items()
+            if not (work.turn or work.waiting or work.loose) and key not in self.dirty
+        ]
+        for work in idle:
+            if not work.run:
+                del self.works[work.key]
+                self.seen.pop(work.key, None)
+        outer = self._outer_sessions()
+        for work in idle:
+            if work.run and work.key not in outer:
+                self.park(work.key)
 
     def _at(self, work: Work, now: int) -> int:
         """The clock as the records would tell it. Theirs may be hours from ours (another machine, an
@@ -212,7 +216,7 @@ class Sessions:
 
     def deadline(self) -> int:
         """When the clock alone would next settle something; 0 if never."""
-        soonest = self._soonest
+        soonest = self.parking.soonest
         for work in self.works.values():
             when = self._when(work)
             if when:
@@ -236,34 +240,27 @@ class Sessions:
         return when + self.seen.get(work.key, work.last) - work.last
 
     def silent(self) -> list[tuple[int, str]]:
-        """Sessions whose row in the state is all there is of them, with the time of their last record; not those
-        with a subagent that is held, which keeps them awake."""
-        outer = {work.parent for work in self.works.values() if work.parent}
+        """Sessions whose row in the state is all there is of them, with the time of their last record."""
+        outer = self._outer_sessions()
         return [
             (self.seen.get(key, work.last), key)
             for key, work in self.works.items()
             if key not in self.dirty and key not in outer and not work.waiting
         ]
 
+    def _outer_sessions(self) -> set[str]:
+        """Those with a subagent in memory, which keeps them awake."""
+        return {work.parent for work in self.works.values() if work.parent}
+
     def park(self, key: str) -> None:
         """Leaves a session to the state until a record of it comes, or the clock has something to settle."""
         work = self.works.pop(key)
-        when = self._when(work)
-        turn = work.turn
-        start = turn.start if turn is not None and not work.parent else 0
-        trace = turn.trace if turn is not None and work.parent else b""
-        self.parked[key] = Parked(when, work.context.project, start, trace)
-        self._soonest = min(self._soonest or when, when)
-
-    def _unpark(self, now: int) -> None:
-        for key in [key for key, parked in self.parked.items() if parked.when <= now]:
-            self.work(key)
-        self._soonest = min((parked.when for parked in self.parked.values()), default=0)
+        self.parking.add(work, self._when(work))
 
     def work(self, key: str) -> Work:
         work = self.works.get(key)
         if work is None:
-            self.parked.pop(key, None)
+            self.parking.take(key)
             work = self.load(key) or Work(key=key, context=structs.replace(self.context, conversation=key))
             self.works[key] = work
         return work
@@ -277,7 +274,7 @@ class Sessions:
 
     def _unsettled(self, turn: OpenTurn) -> Iterator[tuple[Work, OpenModelCall]]:
         """Calls of subagents that ended before the turn closed, and wait for a record to settle them."""
-        for key in [key for key, parked in self.parked.items() if parked.trace == turn.trace]:
+        for key in self.parking.nested(turn.trace):
             self.work(key)
         for work in self.works.values():
             inner = work.turn
