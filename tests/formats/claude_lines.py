@@ -15,6 +15,7 @@ from spantail.formats.times import iso_ns
 from spantail.model import Context, ModelCall, Outcome, Record, Subagent, ToolCall, Turn
 from spantail.session.sessions import Sessions
 from spantail.session.settle import Rules
+from spantail.state.ledger import Ledger
 from spantail.tail.json_lines import LineDecoder
 
 SID = "11111111-1111-4111-8111-111111111111"
@@ -99,17 +100,13 @@ def place(agent: str) -> str:
     return f"{FOLDER}/{SID}/subagents/agent-{agent}.jsonl"
 
 
-class Known(set[int]):
-    known = set.__contains__
-
-
 class Read:
     """Lines through the reader (whose memory is stored after each) and the session."""
 
     def __init__(self, **rules: int) -> None:
         context = Context(agent="claude-code", provider="anthropic")
         self.sessions = Sessions(
-            context, Rules(**rules), Known(), lambda *_, **__: None, os.path.basename, lambda _: None
+            context, Rules(**rules), Ledger(), lambda *_, **__: None, os.path.basename, lambda _: None
         )
         self.readers: dict[str, bytes] = {}
         self.out: list[Outcome] = []

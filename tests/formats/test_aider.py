@@ -24,6 +24,7 @@ from spantail.model import (
 )
 from spantail.session.sessions import Sessions
 from spantail.session.settle import Rules
+from spantail.state.ledger import Ledger
 
 STAMP = "2026-03-21 14:30:00"
 BEGIN = local_ns(STAMP)
@@ -39,19 +40,6 @@ HEAD = f"""
 TOKENS = "> Tokens: 2.5k sent, 34 received. Cost: $0.0065 message, $0.0065 session.␠\n"
 ANSWER = f"\nIt is so.\n\n{TOKENS}"
 FAR = 2_000_000_000 * SECOND
-
-
-class Memory:
-    """A ledger."""
-
-    def __init__(self):
-        self.ids = set()
-
-    def known(self, id_):
-        return id_ in self.ids
-
-    def add(self, id_):
-        self.ids.add(id_)
 
 
 def records(text, kind="history", arrival=0, path=PATH):
@@ -97,7 +85,7 @@ def settled(*parts, sessions=None):
     sessions = sessions or Sessions(
         Context(agent="aider"),
         Rules(keep_content=True),
-        Memory(),
+        Ledger(),
         lambda *_, **__: None,
         lambda cwd: cwd.rpartition("/")[2],
         lambda _: None,
@@ -459,7 +447,7 @@ def test_every_heading_is_a_session():
 
 def test_a_copied_folder_counts_once():
     """A run is its heading and its first lines, wherever the file lies."""
-    sessions = Sessions(Context(agent="aider"), Rules(), Memory(), lambda *_, **__: None, str, lambda _: None)
+    sessions = Sessions(Context(agent="aider"), Rules(), Ledger(), lambda *_, **__: None, str, lambda _: None)
     text = HEAD + "\n#### x␠\n" + ANSWER
     assert len(settled(text, sessions=sessions)) > 1
     copied = [Record("history", "/home/x/copy/.aider.chat.history.md", 0, 0, r.body) for r in records(text)]

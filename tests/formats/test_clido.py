@@ -31,6 +31,7 @@ from spantail.model import (
 )
 from spantail.session.sessions import Sessions
 from spantail.session.settle import Rules
+from spantail.state.ledger import Ledger
 
 MS = 1_000_000
 START = 1_774_103_400 * SECOND  # 2026-03-21T14:30:00Z
@@ -68,11 +69,6 @@ def result(word="success", cost=0.01, ms=1000):
     return {"type": "result", "exit_status": word, "total_cost_usd": cost, "num_turns": 9, "duration_ms": ms}
 
 
-class Ids(set):
-    def known(self, id_):
-        return id_ in self
-
-
 class File:
     """A session file that grows, is cut and is read again, as the tail would."""
 
@@ -82,7 +78,7 @@ class File:
         self.read_to = 0
         self.reader = ClidoReader()
         self.sessions = sessions or Sessions(
-            Context(agent="clido"), Rules(), Ids(), lambda *a: None, lambda cwd: cwd, lambda key: None
+            Context(agent="clido"), Rules(), Ledger(), lambda *a: None, lambda cwd: cwd, lambda key: None
         )
         self.outcomes = []
         self.events = []

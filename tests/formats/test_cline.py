@@ -38,6 +38,7 @@ from spantail.model import (
 )
 from spantail.session.sessions import Sessions
 from spantail.session.settle import Rules
+from spantail.state.ledger import Ledger
 from spantail.tail.document import DocumentTail
 from spantail.tail.finder import Finder
 from spantail.tail.globs import Globs
@@ -66,13 +67,9 @@ class Limits(msgspec.Struct):
     document_bytes: int = 1 << 28
 
 
-class Known(set):
-    known = set.__contains__
-
-
 def sessions():
     return Sessions(
-        Context(agent="cline"), Rules(), Known(), lambda *_, **__: None, os.path.basename, lambda _: None
+        Context(agent="cline"), Rules(), Ledger(), lambda *_, **__: None, os.path.basename, lambda _: None
     )
 
 

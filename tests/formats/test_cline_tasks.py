@@ -34,6 +34,7 @@ from spantail.model import (
 )
 from spantail.session.sessions import Sessions
 from spantail.session.settle import Rules
+from spantail.state.ledger import Ledger
 from spantail.tail.document import DocumentTail
 from spantail.tail.finder import Finder
 from spantail.tail.source import Source
@@ -59,10 +60,6 @@ class Limits(msgspec.Struct):
     document_bytes: int = 1 << 28
 
 
-class Known(set):
-    known = set.__contains__
-
-
 class Folder:
     """A task's folder, followed by real tails; the readers' memory is stored after every look."""
 
@@ -73,7 +70,7 @@ class Folder:
         self.clock = count(1)
         self.states: dict[str, tuple] = {}
         self.sessions = Sessions(
-            Context(agent="cline"), Rules(), Known(), lambda *_, **__: None, os.path.basename, lambda _: None
+            Context(agent="cline"), Rules(), Ledger(), lambda *_, **__: None, os.path.basename, lambda _: None
         )
 
     def put(self, name: str, document: object):

@@ -40,6 +40,7 @@ from spantail.model import (
 )
 from spantail.session.sessions import Sessions
 from spantail.session.settle import Rules
+from spantail.state.ledger import Ledger
 from spantail.tail.json_lines import LineDecoder
 from truth import complaints, expected, is_chat, is_turn
 
@@ -58,10 +59,6 @@ OWN = uuid7(BASE)
 OTHER = uuid7(BASE - 3_600_000, 1)
 TURN = uuid7(BASE + 10, 2)
 OLD_TURN = uuid7(BASE - 3_599_000, 3)
-
-
-class Known(set):
-    known = set.__contains__
 
 
 class File:
@@ -143,7 +140,7 @@ class File:
 
 def sessions():
     return Sessions(
-        Context(agent="codex"), Rules(), Known(), lambda *_, **__: None, os.path.basename, lambda _: None
+        Context(agent="codex"), Rules(), Ledger(), lambda *_, **__: None, os.path.basename, lambda _: None
     )
 
 

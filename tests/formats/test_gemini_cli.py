@@ -27,6 +27,7 @@ from spantail.model import (
 )
 from spantail.session.sessions import Sessions
 from spantail.session.settle import Rules
+from spantail.state.ledger import Ledger
 from spantail.tail.document import DocumentTail
 from spantail.tail.globs import Globs
 from spantail.tail.lines import LineTail
@@ -77,10 +78,6 @@ def history(*messages):
     return {"$set": {"messages": list(messages), "lastUpdated": iso(0)}}
 
 
-class Known(set):
-    known = set.__contains__
-
-
 class Quiet:
     """Notices of a tail that has nothing to complain of."""
 
@@ -106,7 +103,7 @@ class Home:
         self.sessions = Sessions(
             Context(agent="gemini-cli"),
             Rules(),
-            Known(),
+            Ledger(),
             lambda *_, **__: None,
             os.path.basename,
             lambda _: None,

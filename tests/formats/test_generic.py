@@ -26,16 +26,12 @@ from spantail.model import (
 )
 from spantail.session.sessions import Sessions
 from spantail.session.settle import Rules
+from spantail.state.ledger import Ledger
 from spantail.tail.finder import Finder
 
 MS = 1_000_000
 START = iso_ns("2026-04-02T09:00:00Z")
 LINE = msgspec.json.Decoder(Line)
-
-
-class Ids(set):
-    def known(self, id_):
-        return id_ in self
 
 
 class Log:
@@ -45,7 +41,12 @@ class Log:
         self.path = f"/home/x/.agent/sessions/{session}.jsonl"
         self.reader = GenericReader()
         self.sessions = sessions or Sessions(
-            Context(agent="generic"), Rules(), Ids(), lambda *_, **__: None, lambda cwd: cwd, lambda key: None
+            Context(agent="generic"),
+            Rules(),
+            Ledger(),
+            lambda *_, **__: None,
+            lambda cwd: cwd,
+            lambda key: None,
         )
         self.seq = count()
         self.position = 0

@@ -13,6 +13,7 @@ from spantail.formats.goose import FORMAT
 from spantail.model import Context, Settled, Turn, Usage, UsageAdded
 from spantail.session.sessions import Sessions
 from spantail.session.settle import Rules
+from spantail.state.ledger import Ledger
 from spantail.tail.rows import RowsTail
 from spantail.tail.source import Source
 
@@ -28,10 +29,6 @@ class Limits(msgspec.Struct):
 class Heard(list):
     def __getattr__(self, name):
         return lambda *_about: self.append(name)
-
-
-class Ledger(set):
-    known = set.__contains__
 
 
 class Follower:

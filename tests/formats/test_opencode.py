@@ -28,6 +28,7 @@ from spantail.model import (
 )
 from spantail.session.sessions import Sessions
 from spantail.session.settle import Rules
+from spantail.state.ledger import Ledger
 from spantail.tail.rows import RowsTail
 from spantail.tail.source import Source
 
@@ -122,10 +123,6 @@ def records(dialect, steps):
             Record("message", "db", len(rows), 0, Row(id_, (step["sessionID"], encoded(step), 1), parts))
         )
     return [rows]
-
-
-class Ledger(set):
-    known = set.__contains__
 
 
 def sessions(ledger=None):

@@ -13,6 +13,7 @@ from spantail.formats.opencode import FORMAT
 from spantail.model import Context, ModelCall, Settled, ToolCall, Turn
 from spantail.session.sessions import Sessions
 from spantail.session.settle import Rules
+from spantail.state.ledger import Ledger
 from spantail.tail.rows import RowsTail
 from spantail.tail.source import Source
 
@@ -35,10 +36,6 @@ class Strict:
             raise AssertionError((name, *about))
 
         return said
-
-
-class Ledger(set):
-    known = set.__contains__
 
 
 class Follower:

@@ -24,6 +24,7 @@ from spantail.model import (
 )
 from spantail.session.sessions import Sessions
 from spantail.session.settle import Rules
+from spantail.state.ledger import Ledger
 
 T = 1_794_981_516_000
 """Milliseconds; the times of hand-made lines are given as milliseconds after it."""
@@ -74,16 +75,12 @@ def result(id_, after, tool, words="fine", *, error=False, **rest):
     return entry(id_, after, message={**message, "content": content, "timestamp": T + after, **rest})
 
 
-class Known(set):
-    known = set.__contains__
-
-
 class Read:
     """Lines through the reader (whose memory is stored after each) and the session."""
 
     def __init__(self):
         self.sessions = Sessions(
-            Context(agent="pi"), Rules(), Known(), lambda *_, **__: None, os.path.basename, lambda _: None
+            Context(agent="pi"), Rules(), Ledger(), lambda *_, **__: None, os.path.basename, lambda _: None
         )
         self.out = []
 
