@@ -16,7 +16,8 @@ import trustme
 
 from spantail.config import ConfigError, resolve
 from spantail.out.door import Door, TlsServerConfig, Web
-from spantail.out.page import CLIENTS, HEAD_BYTES, LIFETIME, Page, PageServer
+from spantail.out.page import Page
+from spantail.out.server import CLIENTS, HEAD_BYTES, LIFETIME, PageServer
 from spantail.state.totals import Totals
 
 PASSWORD = "hunter2 ünd mehr"

@@ -7,16 +7,8 @@ import socket
 import pytest
 
 from spantail.model import SECOND
-from spantail.out.page import (
-    CLIENTS,
-    PATIENCE,
-    SCRAPER,
-    ListenError,
-    Page,
-    PageServer,
-    accepts_gzip,
-    wants_openmetrics,
-)
+from spantail.out.page import ListenError, Page, accepts_gzip, wants_openmetrics
+from spantail.out.server import CLIENTS, PATIENCE, SCRAPER, PageServer
 from spantail.state.families import COMPACTIONS
 from spantail.state.totals import Totals
 

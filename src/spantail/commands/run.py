@@ -29,7 +29,7 @@ from spantail.model import SECOND
 from spantail.notices import Notices
 from spantail.out import exporters
 from spantail.out.content import Content, public_name
-from spantail.out.page import ListenError, Page, PageServer
+from spantail.out.page import ListenError, Page
 from spantail.out.spans import Encoder
 from spantail.out.terminal import Progress, Terminal
 from spantail.out.textfile import TextFile
@@ -52,6 +52,7 @@ from spantail.tail.wake import open_waker
 if TYPE_CHECKING:
     from spantail.out.deliver import Deliverer
     from spantail.out.push import Push
+    from spantail.out.server import PageServer
     from spantail.tail.wake import Waker
 
 T = TypeVar("T")

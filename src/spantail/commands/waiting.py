@@ -22,8 +22,7 @@ from typing import TYPE_CHECKING, Final
 from spantail import __version__
 from spantail.model import SECOND
 from spantail.notices import Notices
-from spantail.out.door import Door, Web
-from spantail.out.page import Page, PageServer
+from spantail.out.page import Page
 from spantail.out.textfile import TextFile
 from spantail.state import families as f
 from spantail.state.store import FILE, Store
@@ -32,6 +31,7 @@ from spantail.state.unopened import left_by_the_last_commit
 
 if TYPE_CHECKING:
     from spantail.config import Config
+    from spantail.out.server import PageServer
 
 RETRY_SECONDS: Final = 1.0
 
@@ -48,6 +48,9 @@ def serve(
     """The page's server, listening; None if none is wanted."""
     if config.listen is None or config.once:
         return None
+    from spantail.out.door import Door, Web  # TLS and HTTP are loaded by those who listen
+    from spantail.out.server import PageServer
+
     host, port = config.listen
     door = Door(config.web or Web(), notices.certificate_failed)
     server = PageServer(host, port, page, ready=ready, alive=alive, metrics=metrics, door=door)

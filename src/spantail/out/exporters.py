@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Final
 from urllib.parse import unquote
 
 from spantail.model import SECOND
-from spantail.out.otlp import transport
-from spantail.out.signals import METRICS, TRACES
+from spantail.out.signals import METRICS, TRACES, Signal
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -43,7 +42,7 @@ def metrics(environ: Mapping[str, str]) -> frozenset[str]:
 def trace_transport(environ: Mapping[str, str]) -> Transport | None:
     """The way out for spans; None if they stay here."""
     chosen = traces(environ)
-    sent = transport(environ, TRACES) if "otlp" in chosen else None
+    sent = _transport(environ, TRACES) if "otlp" in chosen else None
     if "console" not in chosen:
         return sent
     from spantail.out.console import Console
@@ -69,7 +68,14 @@ def push_transport(environ: Mapping[str, str]) -> Transport | None:
     """The way out for metrics; None if they are only shown."""
     if "otlp" not in metrics(environ):
         return None
-    return transport(environ, METRICS, _milliseconds(environ, TIMEOUT, 30_000) / 1000)
+    return _transport(environ, METRICS, _milliseconds(environ, TIMEOUT, 30_000) / 1000)
+
+
+def _transport(environ: Mapping[str, str], signal: Signal, longest: float | None = None) -> Transport:
+    # The libraries for it are large: whoever sends nothing does not load them, and a crew is at work by then.
+    from spantail.out.otlp import transport
+
+    return transport(environ, signal, longest)
 
 
 def trace_resource(environ: Mapping[str, str]) -> dict[str, str]:
