@@ -17,6 +17,7 @@ import os
 import signal
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from itertools import chain
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -78,7 +79,7 @@ def rare_collections() -> Iterator[None]:
     looking a few megabytes."""
     before = gc.get_threshold()
     gc.freeze()
-    gc.set_threshold(20_000, 50, 100)
+    gc.set_threshold(100_000, 50, 100)
     try:
         yield
     finally:
@@ -215,8 +216,7 @@ class Job:
             more = followed is not None
             while followed is not None and more:
                 batch = followed.read(READ_BYTES, 0, final=self._config.once)
-                for record in batch.records:
-                    sessions.apply(followed.reader.read(record))
+                sessions.apply(chain.from_iterable(map(followed.reader.read, batch.records)))
                 if batch.records or batch.bytes:
                     sources.touch(followed)
                     self._notices.records(source.format.agent, len(batch.records))

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 COMMIT_BYTES = 16 << 20
 COMMIT_SPANS = 4000
-CREW_SPANS = 8_000
+CREW_SPANS = 16_000
 """The crew's come compressed, so that more of them fit; a commit of a backlog writes nearly all totals anew."""
 ROOT_SECONDS = 2.0
 """How often it is looked whether an agent's folder has appeared."""
@@ -293,7 +293,8 @@ class Follow:
     def _take_results(self, crew: Crew, *, final: bool) -> None:
         """What other processes have read; see crew. What they could not is read here."""
         parts = self.parts
-        todo, done = sum(map(size, (s for unit in crew.units for s in unit))), 0
+        sizes = [sum(map(size, unit)) for unit in crew.units]
+        todo, done = sum(sizes), 0
         said: set[str] = set()
         waiting = 0
         for result in crew.results():
@@ -310,7 +311,7 @@ class Follow:
                         parts.notices.repeat(line)
             else:
                 self._take_new(unit, arrival=0, final=final)
-            done += sum(map(size, unit))
+            done += sizes[result.unit]
             parts.progress(done, todo)
             if waiting > CREW_SPANS:
                 self.commit()

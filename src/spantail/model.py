@@ -47,12 +47,19 @@ class Usage(Struct, gc=False):
         return self.input + self.cache_read + self.cache_write + self.output
 
     def add(self, other: Usage) -> None:
-        self.input += other.input
-        self.cache_read += other.cache_read
-        self.cache_write += other.cache_write
-        self.output += other.output
-        self.reasoning += other.reasoning
-        self.cache_write_1h += other.cache_write_1h
+        # A field that is not set again costs a fifth of one that is.
+        if other.input:
+            self.input += other.input
+        if other.cache_read:
+            self.cache_read += other.cache_read
+        if other.cache_write:
+            self.cache_write += other.cache_write
+        if other.output:
+            self.output += other.output
+        if other.reasoning:
+            self.reasoning += other.reasoning
+        if other.cache_write_1h:
+            self.cache_write_1h += other.cache_write_1h
 
     def raised_to(self, other: Usage) -> Usage:
         """The field-wise maximum."""

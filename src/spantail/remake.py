@@ -126,11 +126,12 @@ class _Again:
     def known(self, id: int) -> bool:  # noqa: A002
         return id in self._ids
 
-    def add(self, id: int) -> None:  # noqa: A002
+    def add(self, id: int) -> bool:  # noqa: A002
+        if id in self._ids:
+            return False
         self._ids.add(id)
-        self.new = not self._ledger.known(id)
-        if self.new:
-            self._ledger.add(id)
+        self.new = self._ledger.add(id)
+        return True
 
 
 class _Passed(list[Outcome]):

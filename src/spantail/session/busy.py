@@ -17,8 +17,12 @@ class Busy(Struct, gc=False):
         if end <= start:
             return
         spans = self.spans
-        if not spans or start > spans[-1][1]:
+        begin, last = spans[-1] if spans else (0, -1)
+        if start > last:
             spans.append((start, end))
+        elif start >= begin:
+            if end > last:
+                spans[-1] = (begin, end)
         else:
             merged = []
             for a, b in spans:

@@ -36,7 +36,8 @@ class Calls:
         call = turn.models.get(event.call) if turn is not None else None
         if call is None:
             ledger = ledger_id("model", event.call)
-            if self.ledger.known(ledger) or self.nesting.open_elsewhere(work, event.call):
+            origin = turn.original or work.parent if turn is not None else work.parent
+            if self.ledger.known(ledger) or (origin and self.nesting.open_in(origin, event.call)):
                 self._again(work, turn, event)
                 return
             if turn is None:
@@ -48,20 +49,19 @@ class Calls:
             call = OpenModelCall(event.call, ledger, event.id or event.call, event.model, start=start)
             turn.models = {event.call: call}
         assert turn is not None
-        self._merge(call, event, keep_content=self.rules.keep_content)
+        self._merge(call, event)
         end = call.end
         if end > turn.last:
             turn.last = end
         if end > turn.ready:
             turn.ready = end
-        if not turn.marked or event.time >= turn.marked:
+        if (turn.marked or turn.status != "pending" or turn.error_type) and event.time >= turn.marked:
             reopen(turn)
         rests = event.rests or event.ends
         if turn.ends != event.ends or turn.rests != rests:
             turn.ends, turn.rests = event.ends, rests
 
-    @staticmethod
-    def _merge(call: OpenModelCall, event: Replied, *, keep_content: bool) -> None:
+    def _merge(self, call: OpenModelCall, event: Replied) -> None:
         # What is as it was is not set again: to set a field costs several times what it costs to look at it.
         if event.id and event.id != call.id:
             call.id = event.id
@@ -87,7 +87,7 @@ class Calls:
             call.usage, call.final = usage if usage is not None else call.usage, True
         elif usage is not None and not call.final:
             call.usage = usage if call.usage is None else call.usage.raised_to(usage)
-        if event.content is not None and keep_content:
+        if event.content is not None and self.rules.keep_content:
             call.content = kept(event.content)
 
     def _again(self, work: Work, turn: OpenTurn | None, event: Replied) -> None:
@@ -106,7 +106,8 @@ class Calls:
         tool = turn.tools.get(event.call) if turn is not None else None
         if tool is None:
             ledger = ledger_id("tool", event.call)
-            if self.ledger.known(ledger) or self.nesting.open_elsewhere(work, event.call):
+            origin = turn.original or work.parent if turn is not None else work.parent
+            if self.ledger.known(ledger) or (origin and self.nesting.open_in(origin, event.call)):
                 if turn is not None and not _before(turn, event.time):
                     turn.known += 1
                 return
@@ -133,7 +134,8 @@ class Calls:
             self._input(work, tool, event.input)
         if event.time > turn.last:
             turn.last = event.time
-        reopen(turn)
+        if turn.rests or turn.marked or turn.status != "pending" or turn.error_type:
+            reopen(turn)
         if work.early:
             early = work.early.pop(event.call, None)
             if early is not None:

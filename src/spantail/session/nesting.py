@@ -35,12 +35,10 @@ class Nesting:
             inner = self.work(inner).parent
         return False
 
-    def open_elsewhere(self, work: Work, call: str) -> bool:
+    def open_in(self, origin: str, call: str) -> bool:
         """Whether a call of a copied turn is still open in the original, or one that a subagent's file repeats in
         the session around it: then it is not this session's."""
-        turn = work.turn
-        origin = turn.original if turn is not None and turn.original else work.parent
-        at = self.work(origin).turn if origin else None
+        at = self.work(origin).turn
         return at is not None and (call in at.models or call in at.tools)
 
     def counted(self, work: Work, call: str) -> Work:

@@ -108,12 +108,11 @@ class Sessions:
 
     def apply(self, events: Iterable[Event], arrival: int = 0) -> None:
         """`arrival`: when they were read, if they had only just been written."""
-        works, methods, dirty = self.works, self._apply, self.dirty
+        works, methods, dirty, seen = self.works, self._apply, self.dirty, self.seen
         for event in events:
             key = event.session
             work = works.get(key) or self.work(key)
-            last = work.last
-            time = event.time or last
+            last, time = work.last, event.time
             kind = type(event)
             if time > last:
                 turn = work.turn
@@ -121,20 +120,21 @@ class Sessions:
                     if work.run:
                         self._silence(work, time)
                 # Blocks of one reply bear the times at which they were complete, and may be far apart.
-                elif not turn.models or not (
-                    (kind is Replied and event.call in turn.models)  # type: ignore[attr-defined]
-                    or (kind is Called and event.model_call in turn.models)  # type: ignore[attr-defined]
+                elif not (models := turn.models) or not (
+                    (kind is Replied and event.call in models)  # type: ignore[attr-defined]
+                    or (kind is Called and event.model_call in models)  # type: ignore[attr-defined]
                 ):
                     self._silence(work, time)
-            methods[kind](work, event)
-            if time > work.last:
+                methods[kind](work, event)
                 work.last = time
+            else:
+                methods[kind](work, event)
             dirty.add(key)
             if arrival:
-                self.seen[key] = arrival
-            elif key in self.seen:
+                seen[key] = arrival
+            elif seen and key in seen:
                 # Written while nobody looked, by the clock that it was written by before.
-                self.seen[key] += work.last - last
+                seen[key] += work.last - last
 
     def just_closed(self) -> bool:
         """Whether records have closed turns since the last settlement. Those closed after this can be spared by it."""
@@ -313,12 +313,14 @@ class Sessions:
                 if call.final and time > call.end + rules.grace:
                     self._settle_complete(work, turn, time)
                     break
-            end = turn.end(work.over)
+            end = turn.end(work.over) if turn.marked or turn.ends or turn.rests else 0
             if end:
                 if time > end + rules.grace:
                     self._close(work, end + rules.grace)
             elif time > work.last + (rules.stale if turn.at_work() else rules.idle):
                 self._close(work, work.last)
+            elif not work.loose:
+                return
         if work.loose and time > work.last + rules.stale:
             for pending in work.loose:
                 self.settler.loose_call(work, pending, muted=False)

@@ -50,7 +50,9 @@ is that of nobody knows how many calls."""
 
 class Ledger(Protocol):
     def known(self, id: int) -> bool: ...  # noqa: A002 - the ledger's own word
-    def add(self, id: int) -> None: ...  # noqa: A002
+    def add(self, id: int) -> bool:  # noqa: A002
+        """Whether it was not there yet."""
+        ...
 
 
 class Rules(Struct, frozen=True):
@@ -93,9 +95,6 @@ def _least_sure(one: CostSource | None, other: CostSource | None) -> CostSource 
     return "estimate" if "estimate" in (one, other) else "computed"
 
 
-_NONE: list[Link] = []
-
-
 class Settler:
     """Hands on what is settled to `out`, in the order in which it was settled."""
 
@@ -122,10 +121,9 @@ class Settler:
             if len(turn.held_models) > HELD:
                 self.orphan(work, turn)
             return
-        if self.ledger.known(call.ledger):
+        if not self.ledger.add(call.ledger):
             turn.known += 1
             return
-        self.ledger.add(call.ledger)
         turn.fresh += 1
         turn.model_busy.add(call.start, call.end)
         usage = call.usage
@@ -135,7 +133,8 @@ class Settler:
             del held[next(iter(held))]
         if usage is not None:
             work.context_tokens = usage.input + usage.cache_read + usage.cache_write
-            work.context_model = call.model
+            if work.context_model != call.model:
+                work.context_model = call.model
         cost, source = self.priced(
             call.model, call.provider or work.context.provider, usage, call.cost, call.end
         )
@@ -148,26 +147,27 @@ class Settler:
         context = work.context
         if call.provider and call.provider != context.provider:
             context = structs.replace(context, provider=call.provider)
-        self.out.append(
-            ModelCall(
-                context=context,
-                trace=turn.trace,
-                span=span_id(turn.trace, call.key),
-                parent=turn.span,
-                start=call.start,
-                end=call.end,
-                status=call.status,
-                error_type=call.error_type,
-                model=call.model,
-                response_id=call.id,
-                stop=call.stop,
-                usage=usage,
-                final=call.final and not call.cut,
-                cost=cost,
-                cost_source=source,
-                content=None if call.content is None else Raw(call.content),
-            )
+        settled = ModelCall(
+            context=context,
+            trace=turn.trace,
+            span=span_id(turn.trace, call.key),
+            parent=turn.span,
+            start=call.start,
+            end=call.end,
+            status=call.status,
+            error_type=call.error_type,
+            model=call.model,
+            response_id=call.id,
+            stop=call.stop,
+            usage=usage,
+            final=call.final and not call.cut,
+            cost=cost,
+            cost_source=source,
         )
+        # Set apart: Python calls with more than 15 keywords four times as slowly.
+        if call.content is not None:
+            settled.content = Raw(call.content)
+        self.out.append(settled)
 
     def difference(
         self, work: Work, turn: OpenTurn | None, call: str, model: str, usage: Usage, time: int
@@ -255,10 +255,9 @@ class Settler:
             if len(turn.held_tools) > HELD:
                 self.orphan(work, turn)
             return
-        if self.ledger.known(tool.ledger):
+        if not self.ledger.add(tool.ledger):
             turn.known += 1
             return
-        self.ledger.add(tool.ledger)
         turn.fresh += 1
         turn.tool_count += 1
         if tool.status != "ok":
@@ -272,9 +271,8 @@ class Settler:
 
     def loose_call(self, work: Work, pending: Pending, *, muted: bool) -> None:
         """A call that went on after its turn's own end mark; the turn's sums are closed."""
-        if self.ledger.known(pending.tool.ledger):
+        if not self.ledger.add(pending.tool.ledger):
             return
-        self.ledger.add(pending.tool.ledger)
         if pending.tool.status == "pending":
             work.late = [*work.late, pending][-WINDOW:]
         if not muted:
@@ -282,36 +280,38 @@ class Settler:
 
     def late_call(self, work: Work, pending: Pending) -> None:
         """The end of a call that was settled without one: a span of its own."""
-        links = [Link(pending.trace, pending.span, "late result")]
+        link = Link(pending.trace, pending.span, "late result")
         span = span_id(pending.trace, pending.tool.key + "\nlate")
-        self._tool_span(work, pending.tool, pending.trace, span, pending.parent, links)
+        self._tool_span(work, pending.tool, pending.trace, span, pending.parent, link)
 
     def _tool_span(
-        self, work: Work, tool: OpenTool, trace: bytes, span: bytes, parent: bytes, late: list[Link] = _NONE
+        self, work: Work, tool: OpenTool, trace: bytes, span: bytes, parent: bytes, late: Link | None = None
     ) -> None:
         start, end = tool.start, tool.end
-        self.out.append(
-            ToolCall(
-                context=work.context,
-                trace=trace,
-                span=span,
-                parent=parent,
-                start=start,
-                end=end if end > start else start,
-                status=tool.status,
-                error_type=tool.error_type,
-                links=late,
-                name=tool.name,
-                id=tool.id or tool.key,
-                type=tool.type,
-                source=tool.source or "timestamps",
-                exit_code=tool.exit_code,
-                input=None if tool.input is None else Raw(tool.input),
-                output=None if tool.output is None else Raw(tool.output),
-                repeated=tool.repeated,
-                late=bool(late),
-            )
+        settled = ToolCall(
+            context=work.context,
+            trace=trace,
+            span=span,
+            parent=parent,
+            start=start,
+            end=end if end > start else start,
+            status=tool.status,
+            error_type=tool.error_type,
+            name=tool.name,
+            id=tool.id or tool.key,
+            type=tool.type,
+            source=tool.source or "timestamps",
+            exit_code=tool.exit_code,
+            repeated=tool.repeated,
         )
+        # Set apart, as a model call's content is.
+        if tool.input is not None:
+            settled.input = Raw(tool.input)
+        if tool.output is not None:
+            settled.output = Raw(tool.output)
+        if late is not None:
+            settled.links, settled.late = [late], True
+        self.out.append(settled)
 
     # ------------------------------------------------------------------------------- turns
 

@@ -1,8 +1,8 @@
 """The ids already counted, of one group: eight bytes each, also in memory.
 
 A set of Python integers would take ten times as much: a history of 300,000 calls is 30 MB as a
-set and 2.4 MB here. Sorted arrays answer by bisection; new ids gather in a small set first. Most of
-those asked for are new: a table of marks says so at once, a megabyte for a ledger of any length.
+set and 2.4 MB here. Sorted arrays, one per range of ids, answer by bisection; new ids gather in a small set
+first. Most of those asked for are new: a table of marks says so at once, a megabyte for a ledger of any length.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from collections.abc import Iterable
 FRESH = 16384
 """Ids in the set before they are merged into the arrays."""
 PARTS = 64
+RANGE = (1 << 64) // PARTS
 MARKS = 1 << 20
 """A power of two: an id's mark is at its last bits."""
 
@@ -38,15 +39,20 @@ class Ledger:
             return True
         if not self._marks or not self._marks[id & MARKS - 1]:
             return False
-        part = self._parts[id % PARTS]
+        part = self._parts[id // RANGE]  # negative ones are the last parts
         at = bisect_left(part, id)
         return at < len(part) and part[at] == id
 
-    def add(self, id: int) -> None:  # noqa: A002
-        self._fresh.add(id)
+    def add(self, id: int) -> bool:  # noqa: A002
+        """Whether it was not there yet."""
+        fresh = self._fresh
+        if id in fresh or (self._marks and self.known(id)):
+            return False
+        fresh.add(id)
         self._new.append(id)
-        if len(self._fresh) > FRESH:
+        if len(fresh) > FRESH:
             self._fold()
+        return True
 
     def known_any(self, ids: Iterable[int]) -> bool:
         if not self._fresh.isdisjoint(ids):
@@ -62,18 +68,19 @@ class Ledger:
 
     def _fold(self) -> None:
         marks = self._marks = self._marks or bytearray(MARKS)
-        split: list[list[int]] = [[] for _ in range(PARTS)]
-        for id_ in self._fresh:
-            split[id_ % PARTS].append(id_)
+        fresh = sorted(self._fresh)
+        for id_ in fresh:
             marks[id_ & MARKS - 1] = 1
-        for at, ids in enumerate(split):
-            if ids:
-                # Sorting finds the sorted run by itself: measured four times as fast as a merge.
-                whole = self._parts[at].tolist()
-                ids.sort()
-                whole += ids
+        begin = 0
+        for part in range(-PARTS // 2, PARTS // 2):
+            end = bisect_left(fresh, (part + 1) * RANGE, begin)
+            if end > begin:
+                # Sorting finds the sorted runs by itself: measured four times as fast as a merge.
+                whole = self._parts[part].tolist()
+                whole += fresh[begin:end]
                 whole.sort()
-                self._parts[at] = array("q", whole)
+                self._parts[part] = array("q", whole)
+            begin = end
         self._fresh.clear()
 
     def take_new(self) -> bytes:

@@ -108,9 +108,11 @@ class Totals:
         return series
 
     def taken(self) -> list[Taken]:
-        """All that was counted, for the totals of another process to `merge`."""
+        """All that was counted, for the totals of another process to `merge`; what is born at zero is born there too."""
         return [
-            (series.family.name, series.labels, series.created, *series.amounts()) for series in self._all()
+            (series.family.name, series.labels, series.created, *series.amounts())
+            for series in self._all()
+            if not series.untouched()
         ]
 
     def merge(self, taken: Iterable[Taken], guarded: Callable[[Family, Labels], Labels]) -> None:

@@ -40,17 +40,18 @@ class LineUsage(Struct, gc=False):
 
     def usage(self) -> Usage | None:
         """None for zeros: a proxy that writes them does not know, and a copy of them is no count."""
-        usage = Usage(
-            _count(self.input_tokens),
-            _count(self.cache_read_input_tokens),
-            _count(self.cache_creation_input_tokens),
-            _count(self.output_tokens),
-        )
+        given, read = self.input_tokens or 0, self.cache_read_input_tokens or 0
+        written, output = self.cache_creation_input_tokens or 0, self.output_tokens or 0
+        if given | read | written | output <= 0:  # there is a negative one, or all are zeros
+            given, read, written, output = _count(given), _count(read), _count(written), _count(output)
+            if not given | read | written | output:
+                return None
+        usage = Usage(given, read, written, output)
         if self.cache_creation is not None:
             usage.cache_write_1h = min(_count(self.cache_creation.hour), usage.cache_write)
         if self.output_tokens_details is not None:
             usage.reasoning = min(_count(self.output_tokens_details.thinking_tokens), usage.output)
-        return usage if usage.total() else None
+        return usage
 
 
 class Block(Struct, gc=False):

@@ -15,7 +15,7 @@ Longer than 400 lines: its versions differ in many small ways, and each is a few
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from hashlib import blake2b
 from itertools import islice
 from pathlib import PurePath
@@ -119,28 +119,32 @@ class ClaudeReader(Struct):
         # The two frequent kinds make lists, not generators: this is the hot path of a backlog.
         line: Line = record.body
         kind = line.type
-        if kind in ("assistant", "user", "system", "attachment"):
-            if not self.session:
-                self._name(record.path, line)
-            time = iso_ns(line.timestamp) if line.timestamp else 0
-            known = (
-                self.started
-                and (line.branch or "") == self.branch
-                and (line.version or "") == self.version
-                and (not line.slug or line.slug == self.slug)
-            )
-            if kind == "assistant":
-                events: Iterable[Event] = self._assistant(line, time)
-            elif kind == "user":
-                events = self._user(line, time)
-            elif kind == "system":
-                events = self._system(line, time)
-            else:
-                events = self._attachment(line, time)
-            return events if known else [*self._introduce(line, time), *events]
-        if kind == "cost-state":
+        if kind == "assistant":
+            take: Callable[[Line, int], Iterable[Event]] = self._assistant
+        elif kind == "user":
+            take = self._user
+        elif kind == "system":
+            take = self._system
+        elif kind == "attachment":
+            take = self._attachment
+        else:
+            return self._other(line)
+        if not self.session:
+            self._name(record.path, line)
+        time = iso_ns(line.timestamp) if line.timestamp else 0
+        if (
+            self.started
+            and (line.branch == self.branch or not (line.branch or self.branch))
+            and (line.version == self.version or not (line.version or self.version))
+            and (not line.slug or line.slug == self.slug)
+        ):
+            return take(line, time)
+        return [*self._introduce(line, time), *take(line, time)]
+
+    def _other(self, line: Line) -> Iterable[Event]:
+        if line.type == "cost-state":
             return self._cost_state(line)
-        if kind == "fork-context-ref":
+        if line.type == "fork-context-ref":
             self.forked = True
         return ()
 
@@ -207,19 +211,31 @@ class ClaudeReader(Struct):
         call = message.id or line.uuid or ""
         content = message.content
         blocks = content if type(content) is list else []
-        tools = [b for b in blocks if b.type == "tool_use" and b.id]
+        if len(blocks) == 1:  # as nearly all are
+            kind = blocks[0].type
+            tools = blocks if kind == "tool_use" and blocks[0].id else []
+            has_text = kind == "text"
+        else:
+            tools = [b for b in blocks if b.type == "tool_use" and b.id]
+            has_text = any(b.type == "text" for b in blocks)
         usage = message.usage.usage() if message.usage is not None else None
         if usage is None and self.prompts == 0 and self.boundary:
             return []  # after a compaction a fork repeats a reply with its usage wiped
         stop = message.stop_reason
+        ends = rests = False
         if tools:
             self.asked = call
-        silent = not tools and call != self.asked
-        inner = session != self.session
-        ends = bool(stop) and stop not in GOES_ON and silent
-        rests = silent and (stop in CUT_SHORT if stop else any(b.type == "text" for b in blocks))
-        if not inner:
-            self.last_call, self.ended, self.failed = call, ends or rests, False
+        elif call != self.asked:
+            ends = bool(stop) and stop not in GOES_ON
+            rests = stop in CUT_SHORT if stop else has_text
+        if session == self.session:
+            # What is as it was is not set again: that costs several times what it costs to look.
+            if self.last_call != call:
+                self.last_call = call
+            if self.ended != (ends or rests):
+                self.ended = ends or rests
+            if self.failed:
+                self.failed = False
         elif ends and session not in self.ended_chains:
             self.ended_chains = [*self.ended_chains, session][-KEEP:]
         reply = Replied(
