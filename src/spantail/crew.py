@@ -12,7 +12,6 @@ The processes are forked before there are threads, connections or a transport, a
 from __future__ import annotations
 
 import contextlib
-import gc
 import os
 import signal
 from collections import deque
@@ -25,6 +24,7 @@ from msgspec import Struct
 
 from spantail.config import Config
 from spantail.followed import READ_BYTES, Sources, at_rest, size
+from spantail.heap import rare_collections
 from spantail.model import Context, Outcome
 from spantail.notices import Notices
 from spantail.out.content import public_name
@@ -71,20 +71,6 @@ class Result(Struct, array_like=True):
     hours: list[HourRow] = []
     spans: list[Packed] = []
     said: list[str] = []
-
-
-@contextlib.contextmanager
-def rare_collections() -> Iterator[None]:
-    """A backlog makes many objects and no cycles: looking for cycles all the time would be a tenth of it, never
-    looking a few megabytes."""
-    before = gc.get_threshold()
-    gc.freeze()
-    gc.set_threshold(100_000, 50, 100)
-    try:
-        yield
-    finally:
-        gc.set_threshold(*before)
-        gc.unfreeze()
 
 
 class Crew:
@@ -142,7 +128,13 @@ class Crew:
     def _give(self, pipe: Connection, oldest: int) -> None:
         """Keeps a process busy, but not so far ahead of the `oldest` undecided unit that results pile up."""
         units = self._busy.get(pipe)
-        while units is not None and len(units) < AHEAD and self._next < min(oldest + WINDOW, len(self.units)):
+        end = len(self.units)
+        # Towards the end fewer, so that all have work until it.
+        while (
+            units is not None
+            and len(units) < min(AHEAD, 1 + (end - self._next) // 4)
+            and self._next < min(oldest + WINDOW, end)
+        ):
             units.append(self._next)
             # A process that is gone is noticed when its result is asked for.
             with contextlib.suppress(OSError):

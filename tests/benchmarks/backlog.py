@@ -18,18 +18,22 @@ from pathlib import Path
 from counting_receiver import CountingReceiver
 from measuring import Cost, command, environ, low_and_middle, noise, run, table
 
+WATCHED = 2
+"""Rounds before those that are timed."""
 
-def ours(home: Path) -> tuple[Cost, int]:
+
+def ours(home: Path, *, watched: bool) -> tuple[Cost, int]:
     """From an empty state; and how many spans arrived."""
     with tempfile.TemporaryDirectory() as folder, CountingReceiver() as receiver:
-        cost = run(command(home, Path(folder), "--once"), environ(**receiver.environ()))
+        words = command(home, Path(folder), "--once")
+        cost = run(words, environ(**receiver.environ()), watched=watched)
         return cost, receiver.spans()
 
 
-def theirs(program: str, home: Path) -> Cost:
+def theirs(program: str, home: Path, *, watched: bool) -> Cost:
     with tempfile.TemporaryDirectory() as empty:
         known = environ(HOME=empty, CLAUDE_CONFIG_DIR=str(home / ".claude"))
-        return run([program, "daily", "--json", "--offline"], known)
+        return run([program, "daily", "--json", "--offline"], known, watched=watched)
 
 
 def expected(home: Path) -> int | None:
@@ -53,21 +57,23 @@ def main() -> None:
     mine: list[Cost] = []
     others: list[Cost] = []
     spans = set()
-    for number in range(args.rounds + 1):
-        cost, count = ours(args.home)
-        other = theirs(args.ccusage, args.home) if args.ccusage else None
+    # The first of each warm the page cache, and tell the memory.
+    for number in range(-WATCHED, args.rounds):
+        cost, count = ours(args.home, watched=number < 0)
         spans.add(count)
-        if number:  # the first of each only warms the page cache
-            mine.append(cost)
-            others += [other] if other is not None else []
+        mine.append(cost)
+        if args.ccusage:
+            others.append(theirs(args.ccusage, args.home, watched=number < 0))
     rows = []
     for name, costs in (("spantail, all spans delivered", mine), ("ccusage, totals only", others)):
         if costs:
-            wall, cpu = (low_and_middle([getattr(cost, part) for cost in costs]) for part in ("wall", "cpu"))
-            rows.append((name, *wall, *cpu, f"{max(cost.memory for cost in costs):.0f}"))
+            memory = max(cost.memory for cost in costs[:WATCHED])
+            timed = costs[WATCHED:]
+            wall, cpu = (low_and_middle([getattr(cost, part) for cost in timed]) for part in ("wall", "cpu"))
+            rows.append((name, *wall, *cpu, f"{memory:.0f}"))
     table(("", "wall s, min", "median", "CPU s, min", "median", "peak MB"), rows)
     if others:
-        least = min(cost.wall for cost in mine) / min(cost.wall for cost in others)
+        least = min(cost.wall for cost in mine[WATCHED:]) / min(cost.wall for cost in others[WATCHED:])
         middle = float(rows[0][2]) / float(rows[1][2])
         print(f"\nratio of walls: {least:.2f} (min), {middle:.2f} (median)")
     wanted = expected(args.home)

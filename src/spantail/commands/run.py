@@ -15,11 +15,11 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from spantail import __version__
+from spantail import __version__, heap
 from spantail.budgets import Budgets, earliest
 from spantail.commands.waiting import Waiting, reason, serve
 from spantail.config import Config
-from spantail.crew import hire, rare_collections
+from spantail.crew import hire
 from spantail.follow import Follow, Parts
 from spantail.followed import Sources
 from spantail.formats import TABLE
@@ -47,7 +47,7 @@ from spantail.tail.again import before
 from spantail.tail.finder import Finder
 from spantail.tail.open import open_tail
 from spantail.tail.source import Source, Tail
-from spantail.tail.wake import open_waker
+from spantail.tail.wake import HandWaker, open_waker
 
 if TYPE_CHECKING:
     from spantail.out.deliver import Deliverer
@@ -82,6 +82,7 @@ def main(
 ) -> int:
     """`beside` is called when everything is put together, before the first file is read."""
     environ = os.environ if environ is None else environ
+    heap.steady()
     sys.setrecursionlimit(OWN_CALLS + config.limits.nesting)
     try:
         store = _opened(config, environ, clock)
@@ -245,12 +246,7 @@ class Run:
             return open_tail(source, cursor, self.notices, config.limits, self.finder.beside)
 
         sources = Sources(store.cursors(), tail, rules.reach)
-        self.waker: Waker = waker or open_waker(
-            self.finder.looked_at,
-            self.finder.may_hold,
-            self.notices,
-            poll=None if config.poll is None else config.poll / SECOND,
-        )
+        self.waker: Waker = waker or self._waker()
         self.totals.load(store.totals())
         for label, value in self.totals.label_values():
             guard.learn(label, value)
@@ -308,6 +304,12 @@ class Run:
             )
             self.follow.parts.deliverer = self.deliverer
 
+    def _waker(self) -> Waker:
+        if self.config.once:
+            return HandWaker()
+        poll = None if self.config.poll is None else self.config.poll / SECOND
+        return open_waker(self.finder.looked_at, self.finder.may_hold, self.notices, poll)
+
     # ------------------------------------------------------------------------------- running
 
     def go(self) -> int:
@@ -342,7 +344,7 @@ class Run:
         self.notices.started(__version__, self.config.state, len(TABLE))
         self._counted_before = self.store.meta("backlog") == "done"
         self.totals.first_backlog(not self._counted_before)
-        with rare_collections():
+        with heap.rare_collections():
             self.follow.backlog(final=self.config.once)
         if not self.follow.stopping:
             self.totals.first_backlog(False)

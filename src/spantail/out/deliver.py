@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 Row = tuple[int, int, bytes]
 """Id, number of spans, serialized request. Id 0: a part of a row, not the last one."""
 
-REQUEST_BYTES: Final = 2 << 20
+REQUEST_BYTES: Final = 1 << 20
 REQUEST_SPANS: Final = 4000
 LEAST_BYTES: Final = 64 << 10
 """Below this a backend's limit on sizes is met by halving, not by reading less."""

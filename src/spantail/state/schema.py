@@ -23,7 +23,7 @@ PRAGMAS = (
     "PRAGMA journal_mode=WAL",
     "PRAGMA synchronous=NORMAL",
     "PRAGMA temp_store=MEMORY",
-    "PRAGMA cache_size=-4096",
+    "PRAGMA cache_size=-1024",
     "PRAGMA busy_timeout=5000",
     # A large commit must not leave its log behind.
     "PRAGMA journal_size_limit=8388608",

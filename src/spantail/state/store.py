@@ -340,6 +340,7 @@ class OutboxReader:
     def _pending(self, after_id: int, limit_bytes: int) -> list[tuple[int, int, bytes]]:
         if self._db is None:
             self._db = sqlite3.connect(f"{self._path.as_uri()}?mode=ro", uri=True, isolation_level=None)
+            self._db.execute("PRAGMA cache_size=-256")  # everything is read once
         out: list[tuple[int, int, bytes]] = []
         size = 0
         rows: Iterable[tuple[int, int, int, int, bytes]] = self._db.execute(

@@ -8,7 +8,7 @@ complete: the loop's periodic pass looks at everything that is followed.
 `InotifyWaker` (Linux, in `inotify`) is the best of them: an append wakes it in 0.1 ms, rest costs nothing.
 `EventWaker` takes watchfiles where there is no inotify: 1.7 ms while changes keep coming, 50 to 70 ms for the first
 after a quiet while, 0.1% of a core at rest. `PollWaker` is for file systems that report nothing, `HandWaker` for
-tests. `open_waker` chooses. A poke is heard within 0.1 ms by all of them.
+tests and for `--once`, which waits for nothing. `open_waker` chooses. A poke is heard within 0.1 ms by all of them.
 """
 
 from __future__ import annotations
@@ -221,7 +221,7 @@ class PollWaker:
 
 
 class HandWaker:
-    """Driven by a test: a wait returns at once with what the test changed. `waited` is called with each timeout,
+    """Driven by a test, or by nobody: a wait returns at once with what the test changed. `waited` is called with each timeout,
     to move the test's clock, or to change something while the loop sleeps."""
 
     def __init__(self, waited: Callable[[float], None] = lambda _: None) -> None:
