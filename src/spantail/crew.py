@@ -167,9 +167,9 @@ class Job:
         self._lines: list[str] = []
         self._totals = Totals(hold=0)
         self._notices = Notices(self._count, form="json", write=self._lines.append)
-        prices = Prices(config.prices)
+        prices = Prices(config.prices, unpriced=self._notices.unpriced_model)
         prices.open_book()
-        self._cost = prices.saying(self._notices.unpriced_model)
+        self._cost = prices.cost
 
     def serve(self, units: Sequence[list[Source]], pipe: Connection) -> None:
         """Never returns: a fork must not run on into its parent's code."""

@@ -115,10 +115,13 @@ class Prices:
         overrides: Iterable[Override] = (),
         load: Callable[[], Book] = ratebook.load,
         now: Callable[[], int] = time.time_ns,
+        unpriced: Callable[[str, str], None] = lambda _provider, _model: None,
     ) -> None:
+        """`unpriced` is told of each call whose price is not known."""
         self._overrides = tuple(overrides)
         self._load = load
         self._now = now
+        self._unpriced = unpriced
         self._book: Book | None = None
         self._tariffs: dict[tuple[str, str, int], Tariff | None] = {}
         self._sheets: dict[tuple[str, str], Sheets | None] = {}
@@ -138,25 +141,13 @@ class Prices:
         except KeyError:
             tariff = self._tariff(model, provider, day)
         if tariff is None:
+            self._unpriced(provider, model)
             return None
         tiers = tariff.tiers
         if len(tiers) == 1 and not tariff.hours:
             return tiers[0].cost(usage)
         tokens_in = 0 if several else usage.input + usage.cache_read + usage.cache_write
         return tariff.rates(tokens_in, time_ns % DAY // 10**9).cost(usage)
-
-    def saying(self, unpriced: Callable[[str, str], None]) -> Callable[..., float | None]:
-        """`cost`, which also tells (provider, model) of a call whose price is not known."""
-
-        def cost(
-            model: str, provider: str, usage: Usage, time_ns: int, *, several: bool = False
-        ) -> float | None:
-            found = self.cost(model, provider, usage, time_ns, several=several)
-            if found is None:
-                unpriced(provider, model)
-            return found
-
-        return cost
 
     def context_limit(self, model: str, provider: str = "") -> int | None:
         """How many tokens the model takes in, where the package knows it."""

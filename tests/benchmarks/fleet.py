@@ -65,7 +65,7 @@ def history(home: Path) -> list[bytes]:
     with tempfile.TemporaryDirectory() as folder, keeping() as (port, kept):
         page = Path(folder) / "page.prom"
         words = command(home, Path(folder), "--once", "--textfile", str(page), "--new-series-hold", "0")
-        cost = run(words, environ(OTEL_EXPORTER_OTLP_ENDPOINT=f"http://127.0.0.1:{port}"))
+        cost = run(words, environ(OTEL_EXPORTER_OTLP_ENDPOINT=f"http://127.0.0.1:{port}"), watched=True)
         lines = [line for line in page.read_text().splitlines() if not line.startswith("#")]
     spans = sum(map(count_spans, kept))
     turns = sum(float(line.split()[-1]) for line in lines if line.startswith("coding_agent_turns_total"))

@@ -201,8 +201,7 @@ class Run:
         # What began before that was counted by a state that is lost.
         counted = int(store.meta("counted") or 0)
         floor = max(self.floor, counted)
-        prices = Prices(config.prices)
-        cost = prices.saying(self.notices.unpriced_model)
+        prices = Prices(config.prices, unpriced=self.notices.unpriced_model)
         rules = Rules(
             grace=config.grace,
             idle=config.idle,
@@ -214,7 +213,7 @@ class Run:
         groups = Groups(
             store,
             rules,
-            cost,
+            prices.cost,
             config.project_name,
             guard,
             prices.context_limit,

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
 
 import orjson
 
-from spantail.model import Link, ModelCall, Outcome, Settled, SpanEvent, Subagent, ToolCall, Turn
+from spantail.model import Context, Link, ModelCall, Outcome, Settled, SpanEvent, Subagent, ToolCall, Turn
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -80,6 +80,7 @@ class NoContent:
 # ---------------------------------------------------------------------------- protobuf, by hand
 
 _fixed64 = Packing("<BQ").pack
+_two_fixed64 = Packing("<BQBQ").pack
 _double = Packing("<d").pack
 _LAST: Final = [bytes([byte]) for byte in range(128)]
 _MORE: Final = [bytes([byte | 0x80]) for byte in range(128)]
@@ -271,7 +272,6 @@ def _finish_reasons(stop: str) -> bytes:
     return _attribute(_SPAN, "gen_ai.response.finish_reasons", _field(0x2A, array))
 
 
-@lru_cache(maxsize=_KNOWN)
 def _tool_head(name: str, kind: str, status: str, source: str) -> bytes:
     """What the calls of one tool have in common, as one piece."""
     return b"".join(
@@ -287,7 +287,6 @@ def _tool_head(name: str, kind: str, status: str, source: str) -> bytes:
     )
 
 
-@lru_cache(maxsize=_KNOWN)
 def _model_head(model: str, stop: str) -> bytes:
     """What the calls of one model have in common, as one piece."""
     return b"".join(
@@ -380,7 +379,13 @@ class Encoder:
         self, scope_version: str, resource: Mapping[str, str], content: ContentView | None = None
     ) -> None:
         self._content: ContentView = content if content is not None else NoContent()
-        self._name = self._content.name
+        self._name = name = self._content.name
+        known = lru_cache(maxsize=_KNOWN)
+        self._tool_head = known(lambda tool, *rest: _tool_head(name(tool), *rest))
+        self._model_head = known(lambda model, stop: _model_head(name(model), name(stop)))
+        self._context: Context | None = None
+        self._in_context = b""
+        """What stands on every span of that context: many in a row have the same."""
         self._scope = _field(0x0A, _field(0x0A, b"spantail") + _field(0x12, scope_version.encode()))
         self._resource = b"".join(
             _attribute(0x0A, key, _value(value)) for key, value in resource.items() if key != "service.name"
@@ -410,7 +415,9 @@ class Encoder:
 
     def _span(self, thing: Settled) -> bytes:
         context = thing.context
-        agent = context.agent if type(thing) is not Subagent else self._name(thing.name) or context.agent
+        if context is not self._context:
+            self._context = context
+            self._in_context = _shared(self._name(context.provider), context.conversation, context.agent)
         start, end = thing.start, thing.end
         if not 0 < start < end <= _UINT64_MAX:
             # Backends mend a span without length, each in its way: one nanosecond is longer than that.
@@ -422,9 +429,12 @@ class Encoder:
             b"\x12\x08",
             thing.span,
             b'"\x08' + thing.parent if thing.parent else b"",
-            _fixed64(0x39, start),
-            _fixed64(0x41, end),
-            _shared(self._name(context.provider), context.conversation, agent),
+            _two_fixed64(0x39, start, 0x41, end),
+            self._in_context
+            if type(thing) is not Subagent
+            else _shared(
+                self._name(context.provider), context.conversation, self._name(thing.name) or context.agent
+            ),
         ]
         if type(thing) is ToolCall:
             self._tool_call(thing, parts)
@@ -442,7 +452,7 @@ class Encoder:
 
     def _tool_call(self, call: ToolCall, parts: list[bytes]) -> None:
         content = self._content
-        parts.append(_tool_head(self._name(call.name), call.type, call.status, call.source))
+        parts.append(self._tool_head(call.name, call.type, call.status, call.source))
         if call.id:
             parts.append(_tool_call_id(call.id))
         if call.exit_code is not None:
@@ -462,7 +472,7 @@ class Encoder:
 
     def _model_call(self, call: ModelCall, parts: list[bytes]) -> None:
         usage = call.usage
-        parts.append(_model_head(self._name(call.model), self._name(call.stop)))
+        parts.append(self._model_head(call.model, call.stop))
         if call.response_id:
             parts.append(_response_id(call.response_id))
         if usage is not None:

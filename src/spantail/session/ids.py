@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from hashlib import blake2b
 from struct import Struct
 from zlib import crc32
@@ -30,6 +31,11 @@ def ledger_id(kind: str, key: str) -> int:
     return id_
 
 
+@lru_cache(maxsize=256)
+def _of_name(name: str) -> int:
+    return crc32(name.encode("utf-8", "replace"))
+
+
 def input_digest(name: str, body: memoryview) -> int:
     """Tells the last few inputs of a session apart, no more: a checksum and the length do."""
-    return crc32(body, crc32(name.encode("utf-8", "replace"))) << 31 | len(body) & 0x7FFFFFFF
+    return crc32(body, _of_name(name)) << 31 | len(body) & 0x7FFFFFFF

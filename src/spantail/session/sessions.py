@@ -330,9 +330,10 @@ class Sessions:
             self._end_run(work, work.last)
 
     def _settle_complete(self, work: Work, turn: OpenTurn, time: int) -> None:
-        for call in [c for c in turn.models.values() if c.final and time > c.end + self.rules.grace]:
-            del turn.models[call.key]
-            self.settler.model_call(work, turn, call)
+        for call in list(turn.models.values()):
+            if call.final and time > call.end + self.rules.grace:
+                del turn.models[call.key]
+                self.settler.model_call(work, turn, call)
         self.dirty.add(work.key)
 
     def _end_run(self, work: Work, time: int) -> None:
