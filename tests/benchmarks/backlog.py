@@ -3,8 +3,9 @@
     python tests/benchmarks/corpus.py /tmp/history --mb 500
     python tests/benchmarks/backlog.py /tmp/history --ccusage PATH
 
-PATH is the native program of ccusage 20 (npm: ccusage@20.0.24 and @ccusage/ccusage-linux-x64@20.0.24, there
-`node_modules/@ccusage/ccusage-linux-x64/bin/ccusage`). The two take turns, so that a busy machine is busy for both.
+PATH is ccusage 20 as npm installs it (`npm install ccusage@20`, there `node_modules/.bin/ccusage`); its native program,
+without node around it, is at `node_modules/@ccusage/ccusage-linux-x64/bin/ccusage`. The two take turns, so that a busy
+machine is busy for both.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("home", type=Path, help="a home made by corpus.py")
     parser.add_argument(
-        "--ccusage", metavar="PATH", help="the native program (default: only ours is measured)"
+        "--ccusage", metavar="PATH", help="the other program (default: only ours is measured)"
     )
     parser.add_argument("--rounds", type=int, default=5)
     args = parser.parse_args()
