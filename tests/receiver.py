@@ -29,6 +29,8 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
     ExportTraceServiceResponse,
 )
 
+from ports import Port
+
 GRPC_METHOD = "/opentelemetry.proto.collector.trace.v1.TraceService/Export"
 GRPC_METRICS = "/opentelemetry.proto.collector.metrics.v1.MetricsService/Export"
 
@@ -150,7 +152,8 @@ class Receiver:
 
     def __init__(self, protocol: Literal["http", "grpc"] = "http") -> None:
         self.protocol = protocol
-        self.port = 0
+        self._held = Port()
+        self.port = self._held.number
         self.answers: deque[Answer] = deque()
         self.usual = Answer()
         self.judge: Any = None
@@ -197,7 +200,6 @@ class Receiver:
 
     def start(self) -> Self:
         self._server = _HttpServer(self) if self.protocol == "http" else _GrpcServer(self)
-        self.port = self._server.port
         return self
 
     def stop(self) -> None:
@@ -264,7 +266,6 @@ class _HttpServer(ThreadingHTTPServer):
             def log_message(self, *_: object) -> None: ...
 
         super().__init__(("127.0.0.1", receiver.port), Exchange)
-        self.port = self.server_address[1]
         self._thread = threading.Thread(target=self.serve_forever, args=(0.01,), daemon=True)
         self._thread.start()
 
@@ -307,7 +308,7 @@ class _GrpcServer:
             self._server.add_generic_rpc_handlers(
                 (grpc.method_handlers_generic_handler(service, {method: answered}),)
             )
-        self.port = self._server.add_insecure_port(f"127.0.0.1:{receiver.port}")
+        assert self._server.add_insecure_port(f"127.0.0.1:{receiver.port}") == receiver.port
         self._server.start()
 
     def stop(self) -> None:

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 import yaml
 
-from servers.server import Server, eventually, free_ports
+from ports import free_port
+from servers.server import Server, eventually
 from spantail.state.families import FAMILIES, Family
 
 DEPLOY = Path(__file__).resolve().parent.parent / "deploy"
@@ -130,7 +131,7 @@ def test_every_alert_fires_when_it_should_and_only_then(promtool, path):
 @pytest.mark.servers
 def test_the_demo_sets_off_what_it_plays(prometheus, tmp_path):
     """Failures, a loop, a limit, a model without a price, a budget that is blown: found in a real Prometheus."""
-    (port,) = free_ports(1)
+    port = free_port()
     address = f"127.0.0.1:{port}"
     command = [sys.executable, "-m", "spantail", "demo", "--seed", "1", "--speed", "4", "--listen", address]
     demo = Server(command, tmp_path, f"http://{address}/readyz", {"HOME": str(tmp_path)})

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 import truth
+from ports import free_port
 from program import configured
 from receiver import Receiver
 from spantail.commands import demo
@@ -28,7 +29,7 @@ from spantail.model import Usage
 from spantail.state.families import FAMILIES, READ_BYTES
 from spantail.state.store import Store
 from spantail.tail.wake import HandWaker
-from test_run import PATIENCE, free_port, get, until
+from test_run import PATIENCE, get, until
 
 LONG = 180.0
 """A limit only for the case that it never ends."""

@@ -22,6 +22,7 @@ import pytest
 
 import replay
 import truth
+from ports import free_port
 from program import configured
 from spantail.commands.run import Run
 from spantail.model import SECOND
@@ -29,7 +30,7 @@ from spantail.state.store import Store
 from spantail.tail.wake import HandWaker
 from test_live import _added
 from test_open_sessions import another
-from test_run import free_port, get, start, until
+from test_run import get, start, until
 
 CLAUDE = truth.FIXTURES / "claude-code"
 TOOLS = CLAUDE / "tools-a"

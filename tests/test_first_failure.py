@@ -17,9 +17,10 @@ import pytest
 
 import replay
 import truth
+from ports import free_port
 from servers.alertmanager import Alertmanager
 from servers.prometheus import Prometheus
-from servers.server import DIRECT, Server, eventually, free_ports
+from servers.server import DIRECT, Server, eventually
 from servers.webhook import Webhook
 from spantail.state.families import FAMILIES
 from test_alertmanager import with_webhook
@@ -45,7 +46,7 @@ Values = dict[tuple[str, frozenset[tuple[str, str]]], float]
 
 class Spantail(Server):
     def __init__(self, home: Path, folder: Path) -> None:
-        (port,) = free_ports(1)
+        port = free_port()
         self.address = f"127.0.0.1:{port}"
         options = {"home": home, "state": folder / "state", "listen": self.address, "since": "all"}
         words = [word for name, value in options.items() for word in (f"--{name}", value)]

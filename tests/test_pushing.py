@@ -11,6 +11,7 @@ import pytest
 import pushed
 import replay
 import truth
+from ports import free_port
 from program import LONG_AFTER, configured, once
 from receiver import Answer, Receiver
 from servers.server import eventually
@@ -20,7 +21,7 @@ from spantail.config import Budget
 from spantail.model import SECOND
 from spantail.state.store import Store
 from spantail.tail.wake import HandWaker
-from test_run import PATIENCE, free_port, get, start, until
+from test_run import PATIENCE, get, start, until
 
 CASES = (
     "claude-code/subagent-a",

@@ -18,6 +18,7 @@ import pytest
 
 import replay
 import truth
+from ports import free_port
 from program import LONG_AFTER, configured, once
 from receiver import Receiver
 from spantail.commands import run as run_command
@@ -47,12 +48,6 @@ def start(
         stderr=log,
         text=True,
     )
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def get(port: int, path: str) -> tuple[int, str]:

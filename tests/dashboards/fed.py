@@ -21,10 +21,11 @@ from typing import Any
 
 import replay
 import truth
+from ports import free_port
 from program import LONG_AFTER
 from servers.jaeger import Jaeger
 from servers.prometheus import Prometheus
-from servers.server import clean_environ, eventually, free_ports
+from servers.server import clean_environ, eventually
 from spantail.formats import TABLE
 from spantail.formats.times import iso_ns
 
@@ -84,7 +85,7 @@ def fed(prometheus: Prometheus, jaeger: Jaeger, folder: Path) -> Iterator[Fed]:
     for case in cases():
         replay.copied(case, folder / "recorded" / "homes" / f"{case.parent.name}--{case.name}")
     _open_sessions(folder / "open" / "homes")
-    ports = free_ports(3)
+    ports = [free_port() for _ in range(3)]
     recorded, open_ = (f"127.0.0.1:{port}" for port in ports[:2])
     # Long after the recordings, wherever this runs.
     later = max(0, LONG_AFTER - time.time_ns())

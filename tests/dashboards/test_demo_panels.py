@@ -10,8 +10,9 @@ import pytest
 from asking import empty
 from grafana import FILES, load
 
+from ports import free_port
 from servers.jaeger import Jaeger
-from servers.server import clean_environ, eventually, free_ports
+from servers.server import clean_environ, eventually
 
 pytestmark = pytest.mark.servers
 JOB = "demo"
@@ -29,7 +30,7 @@ WELL = {
 def test_the_demo_fills_every_panel(prometheus, jaeger_program, tmp_path):
     """Each query of each of the five dashboards, with all variables at All."""
     dashboards = [load(path) for path in FILES]
-    (port,) = free_ports(1)
+    port = free_port()
     address = f"127.0.0.1:{port}"
     with (
         Jaeger(jaeger_program, tmp_path / "jaeger") as jaeger,

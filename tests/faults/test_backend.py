@@ -11,8 +11,9 @@ from lives import Lives
 from test_outage import memory, value
 
 import truth
+from ports import free_port
 from receiver import Answer, Receiver
-from test_run import free_port, until
+from test_run import until
 
 MOODS = {
     "http": {

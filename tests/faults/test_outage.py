@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 
 import truth
+from ports import free_port
 from receiver import Receiver
-from test_run import free_port, get, until
+from test_run import get, until
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "benchmarks"))
 from corpus import Corpus

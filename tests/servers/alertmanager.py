@@ -13,8 +13,9 @@ from typing import Any
 
 import pytest
 
+from ports import free_port
 from servers.programs import program
-from servers.server import Server, fetch, free_ports
+from servers.server import Server, fetch
 
 
 @pytest.fixture(scope="session")
@@ -38,7 +39,7 @@ class Alertmanager(Server):
 
     def __init__(self, program: Path, folder: Path, config: Path) -> None:
         """`config`: its configuration file."""
-        (port,) = free_ports(1)
+        port = free_port()
         self.address = f"127.0.0.1:{port}"
         self.url = f"http://{self.address}"
         command = [

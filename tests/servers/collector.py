@@ -13,8 +13,9 @@ from typing import Any
 import pytest
 import yaml
 
+from ports import free_port
 from servers.programs import program
-from servers.server import Server, free_ports
+from servers.server import Server
 
 Change = Callable[[dict[str, Any]], None]
 
@@ -38,7 +39,7 @@ class Collector(Server):
         """`backend`: where the shipped file's $BACKEND_ENDPOINT leads."""
         self._shipped = shipped
         self._config = folder / "collector.yaml"
-        self._http, self._grpc, self._health_port = free_ports(3)
+        self._http, self._grpc, self._health_port = [free_port() for _ in range(3)]
         environ = {"BACKEND_ENDPOINT": backend, "QUEUE_DIRECTORY": str(folder / "queue")}
         super().__init__(
             [program, "--config", self._config],

@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
+from ports import free_port
 from servers.programs import program
-from servers.server import Server, fetch, free_ports
+from servers.server import Server, fetch
 
 
 @pytest.fixture(scope="session")
@@ -45,7 +46,7 @@ class Jaeger(Server):
 
     def __init__(self, program: Path, folder: Path) -> None:
         """`folder`: for its configuration and its log."""
-        self._query, query_grpc, self._grpc, self._http, health = ports = free_ports(5)
+        self._query, query_grpc, self._grpc, self._http, health = ports = [free_port() for _ in range(5)]
         config = folder / "jaeger.yaml"
         # Unsampled, else it traces itself, a service `jaeger` appears, and it takes long to stop.
         super().__init__(

@@ -17,8 +17,9 @@ from typing import Any
 
 import pytest
 
+from ports import free_port
 from servers.programs import program
-from servers.server import Server, eventually, fetch, free_ports
+from servers.server import Server, eventually, fetch
 
 Labels = dict[str, str]
 Sample = tuple[Labels, float]
@@ -62,7 +63,7 @@ class Prometheus(Server):
         config: dict[str, Any] | None = None,
     ) -> None:
         """`config`: the start of its configuration (alerting, rule_files, ...); jobs are added to it."""
-        (port,) = free_ports(1)
+        port = free_port()
         self.address = f"127.0.0.1:{port}"
         self.url = f"http://{self.address}"
         self._config: dict[str, Any] = {"scrape_configs": [], "rule_files": [], **(config or {})}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import subprocess
 import time
 import urllib.request
@@ -20,15 +19,6 @@ STOP_SECONDS = 20
 DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 """Whatever proxy the shell names: 127.0.0.1 is never behind it."""
 T = TypeVar("T")
-
-
-def free_ports(count: int) -> list[int]:
-    """Free now; all are held until all are known, so that no two are the same."""
-    held = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [each.getsockname()[1] for each in held]
-    for each in held:
-        each.close()
-    return ports
 
 
 def clean_environ() -> dict[str, str]:

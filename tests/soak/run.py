@@ -30,8 +30,9 @@ sys.path[:0] = [str(TESTS), str(TESTS / "faults")]
 import seen  # noqa: E402
 
 import truth  # noqa: E402
+from ports import free_port  # noqa: E402
 from receiver import Answer, Receiver, Request  # noqa: E402
-from test_run import free_port, get, until  # noqa: E402
+from test_run import get, until  # noqa: E402
 
 SPANS_PER_TURN = 3
 SAMPLE_SECONDS = 5.0

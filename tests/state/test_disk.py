@@ -17,6 +17,7 @@ import pytest
 
 import replay
 import truth
+from ports import free_port
 from program import LONG_AFTER, configured
 from spantail.commands import run as run_command
 from spantail.commands.run import Run
@@ -26,7 +27,7 @@ from spantail.state.ledger import Ledger
 from spantail.state.packing import packed
 from spantail.state.store import DAY, Changes, Store
 from spantail.tail.wake import HandWaker
-from test_run import free_port, get, start, until
+from test_run import get, start, until
 
 TOOLS = truth.FIXTURES / "claude-code" / "tools-a"
 
