@@ -24,6 +24,7 @@ from msgspec import Struct
 
 from spantail.config import Config
 from spantail.followed import READ_BYTES, Sources, at_rest, size
+from spantail.groups import Left, left
 from spantail.heap import rare_collections
 from spantail.model import Context, Outcome
 from spantail.notices import Notices
@@ -32,7 +33,6 @@ from spantail.out.spans import BATCH, Encoder, batches
 from spantail.pricing import Prices
 from spantail.session.sessions import Sessions
 from spantail.session.settle import Rules
-from spantail.session.work import Work
 from spantail.state import families as f
 from spantail.state.counting import Counting
 from spantail.state.guard import Guard
@@ -64,7 +64,7 @@ class Result(Struct, array_like=True):
     done: bool
     """False: it depends on other units, or something went wrong; to be read by the loop."""
     cursors: list[Cursor] = []
-    works: list[Work] = []
+    works: list[Left] = []
     ledger: bytes = b""
     slugs: dict[str, tuple[bytes, bytes]] = {}
     totals: list[Taken] = []
@@ -228,7 +228,7 @@ class Job:
             number,
             done=True,
             cursors=changes.cursors,
-            works=sessions.changed(),
+            works=[left(work) for work in sessions.changed()],
             ledger=ledger.take_new(),
             slugs=sessions.slugs,
             totals=totals.taken(),

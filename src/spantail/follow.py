@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 COMMIT_BYTES = 16 << 20
 COMMIT_SPANS = 4000
-CREW_SPANS = 8_000
+CREW_SPANS = 16_000
 """The crew's come compressed, so that more of them fit; a commit of a backlog writes nearly all totals anew."""
 ROOT_SECONDS = 2.0
 """How often it is looked whether an agent's folder has appeared."""

@@ -6,6 +6,7 @@ from array import array
 from collections.abc import Callable
 
 import msgspec
+from msgspec import Struct
 
 from spantail.model import SECOND, Context, Outcome
 from spantail.session.sessions import Sessions
@@ -19,11 +20,26 @@ from spantail.state.totals import Gauges
 from spantail.tail.source import Source
 
 
+class Left(Struct, array_like=True, gc=False):
+    """What another process has left of a session, ready for the state: at rest it is not even opened here."""
+
+    key: str
+    last: int
+    row: bytes
+    at_rest: bool
+
+
+def left(work: Work) -> Left:
+    return Left(work.key, work.last, msgspec.msgpack.encode(work), work.at_rest())
+
+
 class Group:
-    def __init__(self, id_: int, sessions: Sessions, ledger: Ledger) -> None:
+    def __init__(self, id_: int, sessions: Sessions, ledger: Ledger, adopted: dict[str, Left]) -> None:
         self.id = id_
         self.sessions = sessions
         self.ledger = ledger
+        self.adopted = adopted
+        """Sessions at rest that another process has read, until they are committed."""
 
 
 class Groups:
@@ -60,7 +76,11 @@ class Groups:
         ledger = self._store.ledger(id_)
         context = Context(agent=source.format.agent, provider=source.format.provider, user=source.user)
 
+        adopted: dict[str, Left] = {}
+
         def load(session: str) -> Work | None:
+            if session in adopted:
+                return _decoded(SHAPE, adopted[session].row)
             row = self._store.work(id_, session)
             return None if row is None else _decoded(*row)
 
@@ -74,7 +94,7 @@ class Groups:
                 sessions.restore(work)
                 if not (work.turn or work.waiting or work.loose):
                     sessions.park(work.key)
-        return Group(id_, sessions, ledger)
+        return Group(id_, sessions, ledger, adopted)
 
     def longest_silence(self) -> int:
         """What is silent for longer has nothing open."""
@@ -97,20 +117,22 @@ class Groups:
                     group.sessions.give_up(left)
 
     def adopt(
-        self, source: Source, ids: bytes, works: list[Work], slugs: dict[str, tuple[bytes, bytes]]
+        self, source: Source, ids: bytes, lefts: list[Left], slugs: dict[str, tuple[bytes, bytes]]
     ) -> bool:
         """Takes a unit that was read without knowledge of the others; False if it repeats them."""
         sessions = self.of(source)
-        ledger = self._groups[source.group].ledger
+        group = self._groups[source.group]
         new = array("q")
         new.frombytes(ids)
+        works = [msgspec.msgpack.decode(one.row, type=Work) for one in lefts if not one.at_rest]
         turns = [turn.key for work in works for turn in (work.turn, *work.waiting) if turn is not None]
-        if ledger.known_any(new) or any(key in sessions.open_turns for key in turns):
+        if group.ledger.known_any(new) or any(key in sessions.open_turns for key in turns):
             return False
-        ledger.add_all(new)
+        group.ledger.add_all(new)
         for work in works:
             sessions.restore(work)
             sessions.dirty.add(work.key)
+        group.adopted.update((one.key, one) for one in lefts if one.at_rest)
         sessions.slugs.update(slugs)
         return True
 
@@ -141,6 +163,7 @@ class Groups:
         for group in self._groups.values():
             sessions = group.sessions
             outcomes += sessions.take()
+            changes.works += [(group.id, key, SHAPE, one.last, one.row) for key, one in group.adopted.items()]
             works = sessions.changed()
             changes.works += [
                 (group.id, work.key, SHAPE, work.last, msgspec.msgpack.encode(work)) for work in works
@@ -148,12 +171,13 @@ class Groups:
             ids = group.ledger.take_new()
             if ids:
                 changes.ledger.append((group.id, day, ids))
-            if works and sessions.slugs:
+            if (works or group.adopted) and sessions.slugs:
                 changes.groups.append((msgspec.msgpack.encode(sessions.slugs), group.id))
         return outcomes
 
     def committed(self) -> None:
         for group in self._groups.values():
+            group.adopted.clear()
             group.sessions.leave_to_state()
         self._make_room()
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
+from itertools import compress
 
 FRESH = 16384
 """Ids in the set before they are merged into the arrays."""
@@ -54,11 +55,14 @@ class Ledger:
             self._fold()
         return True
 
-    def known_any(self, ids: Iterable[int]) -> bool:
+    def known_any(self, ids: Collection[int]) -> bool:
         if not self._fresh.isdisjoint(ids):
             return True
-        marks = self._marks
-        return bool(marks) and any(self.known(id_) for id_ in ids if marks[id_ & MARKS - 1])
+        if not self._marks:
+            return False
+        # Thousands are asked for at once: which of them have a mark is found out without a loop of our own.
+        marked = compress(ids, map(self._marks.__getitem__, map((MARKS - 1).__and__, ids)))
+        return any(map(self.known, marked))
 
     def add_all(self, ids: array[int]) -> None:
         self._fresh.update(ids)
