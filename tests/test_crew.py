@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import shutil
 import signal
+import sys
 
 import pytest
 
@@ -13,6 +15,7 @@ from program import once
 from receiver import Receiver
 from spantail import crew
 from spantail.crew import Crew
+from spantail.session.sessions import Sessions
 from test_live import _added, content
 
 CASES = ("tools-a", "subagent-a", "fork-a", "resume-a", "tui-slash-a", "models-a", "sigkill-a", "compact-a")
@@ -77,3 +80,45 @@ def test_a_process_that_dies_costs_nothing(home, tmp_path, monkeypatch):
     assert children
     assert together == alone
     assert _added(crew_page) == _added(page)
+
+
+class Asking:
+    """A parent that asks for every unit, and counts what the ones before have left in memory."""
+
+    def __init__(self, units):
+        self.units = iter(range(units))
+        self.left = []
+
+    def recv_bytes(self, _most):
+        self.left.append(sum(type(thing) is Sessions for thing in gc.get_objects()))
+        unit = next(self.units, None)
+        if unit is None:
+            raise EOFError
+        return unit.to_bytes(4, "little")
+
+    def send_bytes(self, result):
+        assert result
+
+
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_a_unit_leaves_nothing_in_memory(home, tmp_path, monkeypatch):
+    """Its parts know each other in circles; a history of gigabytes has thousands of units."""
+    hired(monkeypatch)
+    jobs = []
+
+    def idle(self, units, job, _count, inherited):
+        jobs.append((job, units))
+        return init(self, units, job, 0, inherited)
+
+    init = Crew.__init__
+    monkeypatch.setattr(Crew, "__init__", idle)
+    taken(home, tmp_path / "state", monkeypatch)
+    job, units = jobs[0]
+    monkeypatch.setattr(os, "_exit", sys.exit)
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
+    gc.collect()
+    parent = Asking(len(units))
+    with pytest.raises(SystemExit):
+        job.serve(units, parent)
+    assert len(parent.left) == len(units) + 1 > 5
+    assert set(parent.left) == {parent.left[0]}

@@ -12,6 +12,7 @@ The processes are forked before there are threads, connections or a transport, a
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import signal
 from collections import deque
@@ -178,15 +179,20 @@ class Job:
             with rare_collections():
                 while True:
                     unit = int.from_bytes(pipe.recv_bytes(4), "little")
-                    try:
-                        result = self.take(unit, units[unit])
-                    except Exception:  # noqa: BLE001 - the loop reads it again, and says what is wrong
-                        result = Result(unit, done=False)
-                    pipe.send_bytes(msgspec.msgpack.encode(result))
+                    pipe.send_bytes(self.answer(unit, units[unit]))
+                    # What a unit leaves knows itself in circles, and nobody looks for those meanwhile.
+                    gc.collect()
         except (EOFError, OSError):
             os._exit(0)
         finally:
             os._exit(1)
+
+    def answer(self, number: int, unit: Sequence[Source]) -> bytes:
+        try:
+            result = self.take(number, unit)
+        except Exception:  # noqa: BLE001 - the loop reads it again, and says what is wrong
+            result = Result(number, done=False)
+        return msgspec.msgpack.encode(result)
 
     def take(self, number: int, unit: Sequence[Source]) -> Result:
         """Reads one unit whole."""
