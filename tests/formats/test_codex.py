@@ -501,6 +501,35 @@ def test_without_marks_a_user_message_begins_a_turn_and_a_plain_answer_ends_it()
     assert [turn.usage.output for turn in turns] == [15, 15]
 
 
+def reply_of_2025(file, total, last, *calls, ran=0):
+    """A reply as versions of 2025 wrote it: words, count, and its items when its tools had run."""
+    file.line("turn_context", model="m")
+    file.event("agent_reasoning", 1000, text="thinking")
+    file.said()
+    file.count(total, last)
+    file.item("reasoning", ran, summary=[])
+    file.item("message", 0, role="assistant", content=[])
+    for id_ in calls:
+        file.call(id_, after=0)
+        file.output(id_, after=0)
+
+
+def test_a_reply_that_is_counted_before_its_items_ends_no_turn_that_asks_for_a_tool():
+    """However long the tool ran; and what came before it is no part of the next reply."""
+    of = sessions()
+    file = File(sessions=of)
+    for n in range(2):
+        file.event("user_message", 60_000, message="do it")
+        reply_of_2025(file, (100 + 300 * n, 0, 5), (100, 0, 5), f"a{n}", f"b{n}", ran=9000)
+        reply_of_2025(file, (300 + 300 * n, 0, 9), (200, 0, 4))
+    out = settled(of)
+    turns, calls = kinds(out, Turn), kinds(out, ModelCall)
+    assert [(turn.status, turn.human, turn.usage.input, turn.tools) for turn in turns] == [
+        ("ok", True, 300, 2)
+    ] * 2
+    assert {(call.end - call.start) // MILLISECOND for call in calls} == {1020}
+
+
 def test_without_marks_and_counts_an_answered_turn_is_known_by_its_answer():
     """A proxy that sends no usage: an answered turn is ok, the one that merely stops is not known."""
     of = sessions()

@@ -93,6 +93,10 @@ class CodexReader(Struct):
     """The first and the last sign of the reply whose usage is still to come."""
     asked: bool = False
     said: bool = False
+    written: bool = False
+    """An item of the reply whose usage is still to come stands in the file."""
+    counted: bool = False
+    """The last reply's usage came before its items: versions of 2025 wrote them when its tools had run."""
     owed: bool = False
     """The model has not answered to a prompt or a tool's output."""
     held: int = 0
@@ -210,7 +214,7 @@ class CodexReader(Struct):
     def _begin(self, key: str, time: int, outer: str = "", content: Raw | None = None) -> Iterator[Event]:
         self.turn, self.told, self.failed, self.mark = key, "", "", None
         self.ready, self.began, self.made = max(self.ready, time), 0, 0
-        self.asked = self.said = self.owed = False
+        self.asked = self.said = self.owed = self.written = self.counted = False
         self.held = 0
         yield Prompted(
             session=self.session, time=time, turn=key, outer=outer, human=not self.alone, content=content
@@ -294,6 +298,14 @@ class CodexReader(Struct):
         self.made = time
         self.owed = False
 
+    def _shows(self, time: int) -> bool:
+        """Whether an item is a sign of the reply to come, and not one of the reply counted before."""
+        if self.counted:
+            return False
+        self.written = True
+        self._sign(time)
+        return True
+
     def _answered(self, time: int) -> Iterator[Event]:
         self._sign(time)
         self.said = True
@@ -333,6 +345,7 @@ class CodexReader(Struct):
             return
         end = self.made or time
         ends = self.said and not self.asked and not self.tasks
+        self.counted = not (self.written or self.tasks or self.records)
         yield Replied(
             session=self.session,
             time=time,
@@ -341,13 +354,14 @@ class CodexReader(Struct):
             model=self.model,
             usage=usage,
             final=True,
-            ends=ends,
+            ends=ends and not self.counted,
+            rests=ends,
             start=min(self.began or self.ready, end),
             end=end,
         )
         self.ready = max(self.ready, end)
         self.began = self.made = 0
-        self.asked = self.said = False
+        self.asked = self.said = self.written = False
         yield from self._end_again()
 
     # --------------------------------------------------------------------------- tool calls
@@ -362,15 +376,16 @@ class CodexReader(Struct):
             self.ready, self.owed = max(self.ready, time), True
             yield from self._output(item, time, source)
         elif kind == "message" and item.role == "assistant":
-            yield from self._answered(time)
+            if self._shows(time):
+                yield from self._answered(time)
         elif kind == "reasoning":
-            self._sign(time)
+            self._shows(time)
         elif kind == "web_search_call":
             yield from self._web_search(item, time, position)
 
     def _called(self, item: Payload, time: int, position: int) -> Iterator[Event]:
-        self._sign(time)
-        self.asked, self.said = True, False
+        if self._shows(time):
+            self.asked, self.said = True, False
         id_ = text(item.call_id) or text(item.id) or f"p{position}"
         name = text(item.name) or ("local_shell" if item.type == "local_shell_call" else "tool")
         name = full_name(text(item.namespace), name)
@@ -425,7 +440,7 @@ class CodexReader(Struct):
 
     def _web_search(self, item: Payload, time: int, position: int) -> Iterator[Event]:
         """It ran inside the reply; mostly it has no id, and nothing tells when it began."""
-        self._sign(time)
+        self._shows(time)
         id_ = text(item.call_id) or text(item.id) or f"web_search@{position}"
         if id_ in self.calls:
             return
@@ -492,6 +507,7 @@ class CodexReader(Struct):
             if text(body.kind) not in ("environment_context", "user_instructions"):
                 yield from self._prompt("event", body.message, time, position)
         elif kind in ("agent_message", "agent_reasoning"):
+            self.counted = False
             if kind == "agent_message":
                 yield from self._answered(time)
             else:
