@@ -248,6 +248,24 @@ def test_a_fork_begins_with_the_total_of_its_origin():
     assert usages(file.events) == [(400, 0, 40)]
 
 
+@pytest.mark.parametrize(
+    "meta", [{"parent_thread_id": OTHER, "forked_from_id": OTHER}, {"source": {"subagent": "review"}}]
+)
+def test_a_subagent_that_begins_at_nothing_is_counted_from_its_first_reply_on(meta):
+    """The count may stand before all that the reply said; one before any turn of its own is its origin's."""
+    retold = File(**meta)
+    retold.count((700, 0, 70), (700, 0, 70))
+    assert usages(retold.events) == []
+    file = File(**meta)
+    file.start()
+    file.count((100, 0, 10), (100, 0, 10))
+    file.call("a")
+    file.output("a")
+    file.said()
+    file.count((220, 0, 22), (120, 0, 12))
+    assert usages(file.events) == [(100, 0, 10), (120, 0, 12)]
+
+
 def test_a_reply_whose_count_follows_its_tools_has_its_own_times():
     """It begins when the model was asked and ends with what it said, before the tool ran."""
     file = File()

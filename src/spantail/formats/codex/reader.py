@@ -329,11 +329,13 @@ class CodexReader(Struct):
         if body.info is None or body.info.total_token_usage is None or self.records:
             return
         total = body.info.total_token_usage.totals()
-        # What comes from another thread begins with that one's total, sometimes told once more.
-        told_again = self.total is None and self.history.related and not self.made
-        if total != self.total and not told_again:
+        last = body.info.last_token_usage
+        # What comes from another thread may begin with that one's total, told once more. A subagent's own
+        # begins at nothing: the total after its first reply is that reply, even if its items follow later.
+        first = self.total is None and self.history.related and not self.made
+        own = self.turn and last is not None and last.totals() == total
+        if total != self.total and (own or not first):
             call = f"{self._stamp(time, position)}/{total[0] + total[3]}"
-            last = body.info.last_token_usage
             if last is None and (self.total is not None or not self.history.related):
                 last = since(total, self.total)
             yield from self._replied(call, "", last, time)
