@@ -266,6 +266,15 @@ def test_a_subagent_that_begins_at_nothing_is_counted_from_its_first_reply_on(me
     assert usages(file.events) == [(100, 0, 10), (120, 0, 12)]
 
 
+def test_a_count_is_an_answer_to_a_prompt_that_might_be_copied():
+    """Without turn ids the prompt is the file's own if something answers it, and be it a number."""
+    file = File(source={"subagent": "review"})
+    file.event("user_message", 1, message="review this")
+    file.count((100, 0, 10), (100, 0, 10), after=2000)
+    file.call("a", after=0)
+    assert [type(event) for event in file.events] == [Started, Prompted, Replied, Called]
+
+
 def test_a_reply_whose_count_follows_its_tools_has_its_own_times():
     """It begins when the model was asked and ends with what it said, before the tool ran."""
     file = File()

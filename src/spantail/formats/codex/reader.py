@@ -333,8 +333,10 @@ class CodexReader(Struct):
         # What comes from another thread may begin with that one's total, told once more. A subagent's own
         # begins at nothing: the total after its first reply is that reply, even if its items follow later.
         first = self.total is None and self.history.related and not self.made
-        own = self.turn and last is not None and last.totals() == total
+        own = (self.turn or self.held) and last is not None and last.totals() == total
         if total != self.total and (own or not first):
+            if self.held:
+                yield from self._begin(self._stamp(self.held, 0), self.held)
             call = f"{self._stamp(time, position)}/{total[0] + total[3]}"
             if last is None and (self.total is not None or not self.history.related):
                 last = since(total, self.total)
