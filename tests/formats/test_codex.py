@@ -741,6 +741,32 @@ def test_an_item_ends_a_call_before_its_output_line():
     assert (tools["fast"].status, tools["slow"].status, tools["slow"].exit_code) == ("ok", "error", 2)
 
 
+@pytest.mark.parametrize(
+    ("words", "apart", "took"),
+    [
+        ('{"output":"x","metadata":{"exit_code":0,"duration_seconds":3.2}}', 0, 3200),
+        ("Exit code: 0\nWall time: 3.2 seconds\nOutput:\n", 20, 3200),
+        ("aborted by user after 3.2s", 0, 3200),
+        ("Exit code: 0\nWall time: 3.2 seconds\nOutput:\n", 3300, 3300),
+        ("Exit code: 0\nWall time: 0.1 seconds\nOutput:\n", 60, 60),
+        ("Exit code: 0\nOutput:\nWall time: 3.2 seconds", 0, 0),
+        ('{"output":"x","metadata":{"duration_seconds":"long"}}', 0, 0),
+        ("Wall time: 9999999 seconds\nOutput:\n", 0, 0),
+    ],
+)
+def test_a_call_written_with_its_output_took_what_the_output_says(words, apart, took):
+    """Versions of 2025 wrote both when the tool had run. What a command prints says nothing of it."""
+    of = sessions()
+    file = File(sessions=of)
+    file.event("user_message", message="x")
+    file.said(after=5000)
+    file.call("a", "shell", after=5000)
+    file.output("a", words, after=apart)
+    (tool,) = kinds(settled(of), ToolCall)
+    assert (tool.end - tool.start) // MILLISECOND == took
+    assert tool.source == ("stated" if took > apart else "timestamps")
+
+
 def test_a_command_left_in_the_background_has_ended_as_a_call():
     """Its process ends later, even after the turn: that is no second end and opens no turn again."""
     of = sessions()

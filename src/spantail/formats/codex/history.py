@@ -31,6 +31,7 @@ def minted(id_: str) -> int:
 
 
 AT_ONCE: Final = 100 * MILLISECOND
+"""What was written in one go is no further apart."""
 
 
 class History(Struct):

@@ -166,6 +166,7 @@ class Line(Payload, gc=False):
 
 class Metadata(Struct, gc=False):
     exit_code: Any = None
+    duration_seconds: Any = None
 
 
 class OutputObject(Struct, gc=False, rename={"is_error": "isError"}):

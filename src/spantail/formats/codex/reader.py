@@ -27,7 +27,7 @@ from typing import Final
 from msgspec import Raw, Struct, field
 
 from spantail.formats.codex import results, subagents
-from spantail.formats.codex.history import History, minted
+from spantail.formats.codex.history import AT_ONCE, History, minted
 from spantail.formats.codex.limits import changed
 from spantail.formats.codex.lines import Line, Payload, TokenUsage, Totals, since
 from spantail.formats.codex.names import NO_FAILURE, full_name, is_prompt, thread_of, word_of
@@ -104,6 +104,8 @@ class CodexReader(Struct):
     failed: str = ""
     calls: dict[str, str] = {}
     """Tool calls: id -> name while open, empty when it has returned."""
+    opened: dict[str, int] = {}
+    """When those that are open were written."""
     limits: dict[str, float] = {}
     ordinals: bool = False
     """Newer lines are numbered; these versions write an error where there was one."""
@@ -394,6 +396,7 @@ class CodexReader(Struct):
         name = text(item.name) or ("local_shell" if item.type == "local_shell_call" else "tool")
         name = full_name(text(item.namespace), name)
         self._remember(id_, name)
+        self.opened[id_] = time
         yield Called(
             session=self.session,
             time=time,
@@ -409,7 +412,9 @@ class CodexReader(Struct):
     def _remember(self, id_: str, name: str) -> None:
         self.calls[id_] = name
         if len(self.calls) > KEEP:
-            del self.calls[next(iter(self.calls))]
+            oldest = next(iter(self.calls))
+            del self.calls[oldest]
+            self.opened.pop(oldest, None)
 
     def _output(self, item: Payload, time: int, source: DurationSource | None) -> Iterator[Event]:
         id_ = text(item.call_id)
@@ -418,7 +423,14 @@ class CodexReader(Struct):
             yield from self._links(subagents.named_in(item.output), id_, time, spawns=True)
         if name:
             ending = results.of_output(item.output)
-            yield from self._returned(id_, ending, time, time, some(item.output), source)
+            took = self._took(item, time - self.opened.get(id_, 0)) if source is None else None
+            yield from self._returned(id_, ending, time, time, some(item.output), source, took)
+
+    @staticmethod
+    def _took(item: Payload, apart: int) -> int | None:
+        """A call that was written with its output, when it had run, took as long as the output says."""
+        took = results.ran(item.output) if apart < AT_ONCE else None
+        return took if took is not None and took > apart + AT_ONCE else None
 
     def _returned(
         self,
@@ -428,8 +440,10 @@ class CodexReader(Struct):
         end: int,
         output: Raw | None,
         source: DurationSource | None = None,
+        took: int | None = None,
     ) -> Iterator[Event]:
         self.calls[id_] = ""
+        self.opened.pop(id_, None)
         yield Returned(
             session=self.session,
             time=time,
@@ -437,6 +451,7 @@ class CodexReader(Struct):
             status=ending.status,
             error_type=ending.error_type,
             exit_code=ending.exit_code,
+            duration=took,
             end=end,
             source=source,
             output=output,

@@ -24,7 +24,7 @@ from spantail.formats.codex.lines import (
     OutputObject,
     Payload,
 )
-from spantail.formats.values import head, some
+from spantail.formats.values import duration_ns, head, number, some
 from spantail.model import Status
 
 HEADER: Final = 16_384
@@ -53,6 +53,9 @@ _FAILED: Final = (
     "write_stdin failed",
 )
 _DENIED: Final = ("exec command rejected", "patch rejected", "rejected by user", "user rejected")
+_RAN: Final = re.compile(
+    r"^Wall time:? (\d{1,7}(?:\.\d{1,9})?) s|^aborted by user after (\d{1,7}(?:\.\d{1,9})?)s", re.MULTILINE
+)
 _TIMED_OUT: Final = "command timed out after"
 
 
@@ -147,6 +150,23 @@ def of_output(raw: Raw) -> Ending:
             ending = of_text(text_of(raw))
             return ending if ending.status != "ok" else FAILED
     return of_text(text_of(raw))
+
+
+def ran(raw: Raw) -> int | None:
+    """How long the call took, where its output says so."""
+    text = text_of(raw)
+    if text[:1] == "{":
+        about: OutputObject | None = decoded(OBJECT, text.encode("utf-8", "replace"))
+        metadata = about.metadata if about is not None else None
+        return _nanoseconds(metadata.duration_seconds) if metadata is not None else None
+    border = _OUTPUT.search(text)
+    found = _RAN.search(text, 0, border.start() if border is not None else SHORT)
+    return _nanoseconds(float(found[1] or found[2])) if found is not None else None
+
+
+def _nanoseconds(seconds: object) -> int | None:
+    given = number(seconds)
+    return duration_ns(given * 1000) if given is not None else None
 
 
 def of_text(text: str) -> Ending:
