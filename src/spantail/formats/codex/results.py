@@ -35,24 +35,39 @@ _EXITED: Final = re.compile(r"^Process exited with code (-?\d{1,9})$|^Exit code:
 _OUTPUT: Final = re.compile(r"^Output:", re.MULTILINE)
 _ABORTED: Final = re.compile(r"(?:\A|\n)aborted by user")
 _FAILED: Final = (
+    "Agent depth limit reached",
     "Script failed",
+    "Unknown model `",
     "agent with id ",
     "apply_patch verification failed",
-    "collab manager unavailable",
-    "collab spawn failed",
+    "collab ",
     "err: ",
     "exec_command failed",
     "execution error:",
     "failed in sandbox ",
-    "failed to parse function arguments",
+    "failed to parse ",
+    "image path `",
+    "login shell is disabled",
+    "request_user_input ",
+    "resources/list failed",
+    "resources/read failed",
+    "resources/templates/list failed",
     "tool call error",
-    "unable to locate image at ",
-    "unable to read image at ",
-    "unsupported call",
-    "unsupported custom tool call",
+    "unable to ",
+    "unsupported ",
+    "update_plan is ",
+    "view_image is not allowed",
     "write_stdin failed",
 )
-_DENIED: Final = ("exec command rejected", "patch rejected", "rejected by user", "user rejected")
+"""What the program itself answers to a call that it cannot carry out; none of its tools begins an answer so."""
+_DENIED: Final = (
+    "approval policy is ",
+    "exec command rejected",
+    "patch rejected",
+    "rejected by user",
+    "user cancelled MCP tool call",
+    "user rejected",
+)
 _RAN: Final = re.compile(
     r"^Wall time:? (\d{1,7}(?:\.\d{1,9})?) s|^aborted by user after (\d{1,7}(?:\.\d{1,9})?)s", re.MULTILINE
 )
