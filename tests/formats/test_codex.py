@@ -1015,6 +1015,22 @@ def test_files_without_envelopes_give_turns_and_tools():
     assert file.events[0].branch == "main"
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        "<environment_context>\n  <cwd>C:\\w\\api</cwd>\n  <shell>zsh</shell>\n</environment_context>",
+        "<environment_context>\n\nCurrent working directory: C:\\w\\api\nApproval policy: never\n",
+    ],
+)
+def test_a_file_without_envelopes_has_its_folder_in_the_surroundings(words):
+    """Its first line does not name it; what the user writes later is no surroundings."""
+    file = File(id_="")
+    file.raw({"id": OWN, "timestamp": "2025-08-01T10:00:00.000Z"})
+    for text in ("<user_instructions>x", words, "do it", words.replace("api", "other")):
+        file.raw({"type": "message", "role": "user", "content": [{"type": "input_text", "text": text}]})
+    assert [event.cwd for event in kinds(file.events, Started)] == ["", "C:\\w\\api"]
+
+
 def test_limits_are_told_when_they_change():
     """Windows have short names, also where a version is a minute off; other limits keep theirs."""
     known: dict[str, float] = {}

@@ -8,8 +8,9 @@ from typing import Final
 
 from msgspec import Raw
 
+from spantail.formats.codex.lines import PARTS
 from spantail.formats.times import iso_ns
-from spantail.formats.values import head, text
+from spantail.formats.values import decoded, head, text
 
 NO_PROMPT: Final = (
     "<environment_context>",
@@ -22,6 +23,9 @@ NO_PROMPT: Final = (
 )
 NO_FAILURE: Final = ("thread_rollback_failed", "active_turn_not_steerable")
 """Errors that say nothing of the turn."""
+_FOLDER: Final = re.compile(
+    r"\s*<environment_context>\s*(?:<cwd>|Current working directory:)([^<\n]{1,4096})"
+)
 _TEXT: Final = re.compile(rb'"text":\s*"')
 _NAMED: Final = re.compile(r"rollout-.*?([0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12})\.jsonl")
 
@@ -39,6 +43,15 @@ def is_prompt(raw: Raw) -> bool:
     found = _TEXT.search(words) if words[:1] == b"[" else None
     at = found.end() if found is not None else 1
     return not words[at:].decode("utf-8", "replace").startswith(NO_PROMPT)
+
+
+def folder(raw: Raw) -> str:
+    """The working directory, as the first format has it: in what it tells the model of its surroundings."""
+    for part in decoded(PARTS, raw) or ():
+        found = _FOLDER.match(part.text or "")
+        if found is not None:
+            return found[1].strip()
+    return ""
 
 
 def full_name(space: str, name: str) -> str:

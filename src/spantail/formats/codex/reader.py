@@ -30,7 +30,7 @@ from spantail.formats.codex import results, subagents
 from spantail.formats.codex.history import AT_ONCE, History, minted
 from spantail.formats.codex.limits import changed
 from spantail.formats.codex.lines import Line, Payload, TokenUsage, Totals, since
-from spantail.formats.codex.names import NO_FAILURE, full_name, is_prompt, thread_of, word_of
+from spantail.formats.codex.names import NO_FAILURE, folder, full_name, is_prompt, thread_of, word_of
 from spantail.formats.values import some, text, time_ns
 from spantail.model import (
     MILLISECOND,
@@ -578,5 +578,7 @@ class CodexReader(Struct):
                 yield from self._begin(
                     f"{self.session}/{self.prompts}", self.bare, content=some(line.content)
                 )
+            elif not self.prompts and (cwd := folder(line.content)):
+                yield Started(session=self.session, time=self.bare, cwd=cwd)
         else:
             yield from self._response_item(line, self.bare, record.position, "estimate")
