@@ -967,10 +967,18 @@ def test_a_message_to_those_above_starts_nobody():
     assert File(OWN, parent_thread_id=OWN, thread_source="subagent").events[0].parent == ""
 
 
-def test_a_review_in_a_file_of_its_own_is_no_turn():
-    """`source: {"subagent": "review"}` names no parent; its tokens were spent all the same."""
+@pytest.mark.parametrize(
+    ("source", "name"),
+    [
+        ({"subagent": "review"}, "review"),
+        ({"subagent": {"other": "guardian"}}, "guardian"),
+        ({"internal": "memory_consolidation"}, "memory_consolidation"),
+    ],
+)
+def test_a_review_in_a_file_of_its_own_is_no_turn(source, name):
+    """Its source names no parent; its tokens were spent all the same."""
     of = sessions()
-    file = File(sessions=of, source={"subagent": "review"})
+    file = File(sessions=of, source=source)
     file.start()
     file.event("user_message", message="review this")
     file.usage("r")
@@ -978,7 +986,7 @@ def test_a_review_in_a_file_of_its_own_is_no_turn():
     out = settled(of)
     assert [turn.human for turn in kinds(out, Turn)] == [False]
     assert len(kinds(out, ModelCall)) == 1
-    assert file.events[0].name == "review"
+    assert file.events[0].name == name
 
 
 # ------------------------------------------------------------------------------ the others

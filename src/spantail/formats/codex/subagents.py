@@ -34,7 +34,9 @@ class Origin(NamedTuple):
 
 def origin(meta: Payload) -> Origin:
     """What a session_meta says of the thread's parent."""
-    source = meta.source.get("subagent") if isinstance(meta.source, dict) else None
+    given = meta.source if isinstance(meta.source, dict) else {}
+    # Internal ones (memory consolidation) have no parent, and no person asked for them either.
+    source = given.get("subagent") or given.get("internal")
     spawn = source.get("thread_spawn") if isinstance(source, dict) else None
     about = spawn if isinstance(spawn, dict) else {}
     parent = text(meta.parent_thread_id) or text(about.get("parent_thread_id"))
@@ -44,8 +46,9 @@ def origin(meta: Payload) -> Origin:
     parent = parent or text(meta.forked_from_id)
     role = text(meta.agent_role) or text(about.get("agent_role"))
     nickname = text(meta.agent_nickname) or text(about.get("agent_nickname"))
-    kind = next(iter(source), "") if isinstance(source, dict) else source
-    name = role or nickname or (text(kind) if kind != "thread_spawn" else "")
+    # A word, or an object whose only key is the word; `{"other": word}` is one that has no key of its own.
+    kind, said = next(iter(source.items()), ("", "")) if isinstance(source, dict) else (source, "")
+    name = role or nickname or text(said) or (text(kind) if kind != "thread_spawn" else "")
     # A thread inside itself would have no beginning.
     return Origin(True, parent if parent != text(meta.id) else "", name)
 
