@@ -337,6 +337,24 @@ def test_a_legacy_fork_or_subagent_adds_only_its_own_turns(meta):
     assert {event.session for event in file.events} == {OWN}
 
 
+@pytest.mark.parametrize("turn", [OLD_TURN, None])
+def test_a_copy_whose_files_own_meta_is_lost_is_no_less_a_copy(turn):
+    """What stands in the second line is the origin's; the file's name tells whose it is."""
+    file = File(id_="")
+    file.path = file.path.replace("-.jsonl", f"-{OWN}.jsonl")
+    file.offset = 100
+    copied_history(file, turn) if turn else file.line("session_meta", 0, id=OTHER)
+    file.event("user_message", 0, message="old")
+    file.said(1)
+    file.count((500, 0, 50), (500, 0, 50), after=1)
+    assert usages(file.events) == []
+    file.start()
+    file.said()
+    file.count((600, 0, 60), (100, 0, 10))
+    assert usages(file.events) == [(100, 0, 10)]
+    assert {event.session for event in file.events} == {OWN}
+
+
 def test_a_copy_needs_no_meta_of_its_origin():
     """In a file with a parent, a turn minted before its thread is a copy, whatever stands before it."""
     file = File(forked_from_id=OTHER)

@@ -122,6 +122,8 @@ class CodexReader(Struct):
             return  # much of the bytes, and nothing in them to count
         time = time_ns(line.timestamp)
         if line.type == "session_meta":
+            if record.position and text(body.id) != thread_of(record.path):
+                self._name(record.path)  # the file's own meta is its first line, and was lost
             yield from self._meta(body, time)
             return
         self._name(record.path)
