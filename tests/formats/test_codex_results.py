@@ -47,6 +47,7 @@ def parts(*texts):
         ),
         (json.dumps({"metadata": {"exit_code": 6}, "output": "y" * 40_000}), ("error", "tool_error", 6)),
         (json.dumps({"content": [], "isError": True}), FAILED),
+        (json.dumps({"content": [], "is_error": True}), FAILED),
         (json.dumps({"agent_id": "x"}), OK),
         ("{not json", OK),
         ("Chunk ID: a\nWall time: 0.3 seconds\nProcess running with session ID 5\nOutput:\n", OK),
@@ -142,6 +143,8 @@ def test_an_items_status_and_exit_code_decide(item, ending):
         ({"type": "dynamic_tool_call_response", "success": True}, OK),
         ({"type": "mcp_tool_call_end", "result": {"Ok": {"isError": False}}}, OK),
         ({"type": "mcp_tool_call_end", "result": {"Ok": {"isError": True}}}, FAILED),
+        ({"type": "mcp_tool_call_end", "result": {"Ok": {"is_error": None}}}, OK),
+        ({"type": "mcp_tool_call_end", "result": {"Ok": {"is_error": True}}}, FAILED),
         ({"type": "mcp_tool_call_end", "result": {"Err": "gone"}}, FAILED),
     ],
 )

@@ -169,7 +169,11 @@ class Metadata(Struct, gc=False):
     duration_seconds: Any = None
 
 
-class OutputObject(Struct, gc=False, rename={"is_error": "isError"}):
+_BOTH: Final = {"is_error": "isError", "error": "is_error"}
+"""Versions write a server's own word, and it is spelled in two ways."""
+
+
+class OutputObject(Struct, gc=False, rename=_BOTH):
     """An output that is an object, or text that holds one."""
 
     metadata: Metadata | None = None
@@ -177,19 +181,22 @@ class OutputObject(Struct, gc=False, rename={"is_error": "isError"}):
     output: Raw = Raw()
     success: Any = None
     is_error: Any = None
+    error: Any = None
     agent_id: Any = None
 
 
-class McpOk(Struct, gc=False, rename={"is_error": "isError"}):
+class McpOk(Struct, gc=False, rename=_BOTH):
     is_error: Any = None
+    error: Any = None
 
 
-class McpResult(Struct, gc=False, rename={"ok": "Ok", "err": "Err", "is_error": "isError"}):
+class McpResult(Struct, gc=False, rename={**_BOTH, "ok": "Ok", "err": "Err"}):
     """mcp_tool_call_end.result has Ok or Err; McpToolCall.result has isError itself."""
 
     ok: McpOk | None = None
     err: Raw = Raw()
     is_error: Any = None
+    error: Any = None
 
 
 class Part(Struct, gc=False):

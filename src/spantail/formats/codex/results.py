@@ -20,6 +20,7 @@ from spantail.formats.codex.lines import (
     PARTS,
     TEXT,
     Item,
+    McpOk,
     McpResult,
     OutputObject,
     Payload,
@@ -139,8 +140,11 @@ def _mcp_failed(raw: Raw) -> bool:
     result: McpResult | None = decoded(MCP_RESULT, raw)
     if result is None:
         return False
-    inner = result.ok is not None and result.ok.is_error is True
-    return inner or result.is_error is True or some(result.err) is not None
+    return some(result.err) is not None or _said_so(result) or (result.ok is not None and _said_so(result.ok))
+
+
+def _said_so(about: McpResult | McpOk | OutputObject) -> bool:
+    return about.is_error is True or about.error is True
 
 
 def text_of(raw: Raw) -> str:
@@ -211,7 +215,7 @@ def _of_object(text: str) -> Ending:
         return Ending()
     code = code_of(about.metadata.exit_code) if about.metadata is not None else None
     if code is None:
-        return FAILED if about.is_error is True else Ending()
+        return FAILED if _said_so(about) else Ending()
     if code and _TIMED_OUT in text[:SHORT]:
         return Ending("error", "timeout", code)
     return by_code(code)
