@@ -766,6 +766,7 @@ def test_an_item_ends_a_call_before_its_output_line():
         ("Exit code: 0\nWall time: 3.2 seconds\nOutput:\n", 20, 3200),
         ("aborted by user after 3.2s", 0, 3200),
         ("Exit code: 0\nWall time: 3.2 seconds\nOutput:\n", 3300, 3300),
+        ("Exit code: 0\nWall time: 0.1 seconds\nOutput:\n", 0, 100),
         ("Exit code: 0\nWall time: 0.1 seconds\nOutput:\n", 60, 60),
         ("Exit code: 0\nOutput:\nWall time: 3.2 seconds", 0, 0),
         ('{"output":"x","metadata":{"duration_seconds":"long"}}', 0, 0),

@@ -49,6 +49,8 @@ from spantail.model import (
 
 KEEP: Final = 256
 """Tool calls that a reader remembers."""
+ROUNDED: Final = 50 * MILLISECOND
+"""What is told in tenths of a second may be so much less."""
 CALLS: Final = frozenset(("function_call", "custom_tool_call", "local_shell_call"))
 ANSWERS: Final = CALLS | {"reasoning", "agent_message", "agent_reasoning"}
 OUTPUTS: Final = frozenset(("function_call_output", "custom_tool_call_output"))
@@ -432,7 +434,7 @@ class CodexReader(Struct):
     def _took(item: Payload, apart: int) -> int | None:
         """A call that was written with its output, when it had run, took as long as the output says."""
         took = results.ran(item.output) if apart < AT_ONCE else None
-        return took if took is not None and took > apart + AT_ONCE else None
+        return took if took is not None and took > apart + ROUNDED else None
 
     def _returned(
         self,
