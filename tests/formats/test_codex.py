@@ -355,6 +355,18 @@ def test_a_copy_whose_files_own_meta_is_lost_is_no_less_a_copy(turn):
     assert {event.session for event in file.events} == {OWN}
 
 
+def test_in_a_renamed_file_the_first_meta_is_its_own_wherever_it_stands():
+    file = File(id_="")
+    file.path = "/h/.codex/sessions/rollout-mine.jsonl"
+    file.offset = 100
+    file.meta(OWN)
+    file.event("user_message", message="x")
+    file.said()
+    file.count((100, 0, 10), (100, 0, 10))
+    assert {event.session for event in file.events} == {OWN}
+    assert usages(file.events) == [(100, 0, 10)]
+
+
 def test_a_copy_needs_no_meta_of_its_origin():
     """In a file with a parent, a turn minted before its thread is a copy, whatever stands before it."""
     file = File(forked_from_id=OTHER)

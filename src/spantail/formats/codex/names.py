@@ -61,10 +61,14 @@ def full_name(space: str, name: str) -> str:
     return f"{space.removesuffix('__')}__{name.removeprefix('__')}"
 
 
-def thread_of(path: str) -> str:
-    """The id of its thread is in a file's name."""
+def named(path: str) -> str:
+    """The id of its thread is in a file's name, if nobody has renamed it."""
     found = _NAMED.match(PurePath(path).name)
-    return found[1] if found is not None else PurePath(path).stem
+    return found[1] if found is not None else ""
+
+
+def thread_of(path: str) -> str:
+    return named(path) or PurePath(path).stem
 
 
 _TIMESTAMP: Final = re.compile(rb'"timestamp":\s*"([^"]{10,40})"')

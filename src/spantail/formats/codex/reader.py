@@ -30,7 +30,7 @@ from spantail.formats.codex import results, subagents
 from spantail.formats.codex.history import AT_ONCE, History, minted
 from spantail.formats.codex.limits import changed
 from spantail.formats.codex.lines import Line, Payload, TokenUsage, Totals, since
-from spantail.formats.codex.names import NO_FAILURE, folder, full_name, is_prompt, thread_of, word_of
+from spantail.formats.codex.names import NO_FAILURE, folder, full_name, is_prompt, named, thread_of, word_of
 from spantail.formats.values import some, text, time_ns
 from spantail.model import (
     MILLISECOND,
@@ -124,7 +124,7 @@ class CodexReader(Struct):
             return  # much of the bytes, and nothing in them to count
         time = time_ns(line.timestamp)
         if line.type == "session_meta":
-            if record.position and text(body.id) != thread_of(record.path):
+            if record.position and named(record.path) not in ("", text(body.id)):
                 self._name(record.path)  # the file's own meta is its first line, and was lost
             yield from self._meta(body, time)
             return
