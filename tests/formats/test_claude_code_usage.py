@@ -45,6 +45,22 @@ def test_less_than_nothing_is_nothing():
     assert call.usage == Usage(input=10)
 
 
+@pytest.mark.parametrize(
+    "odd",
+    [
+        {"cache_creation": 30},
+        {"cache_read_input_tokens": 0.5},
+        {"output_tokens_details": [], "cache_read_input_tokens": "none"},
+    ],
+)
+def test_a_number_of_another_kind_costs_no_other(odd):
+    """Nor the call, nor the tool that it asks for."""
+    asked = reply(1, "m1", "t1", used=usage(10, 5, **odd)) | {"gitBranch": 7}
+    asked["message"]["content"] += ["words", {"type": 3}, None]
+    found = read(user(0), asked, result(2, "t1"), reply(3, "m2"))
+    assert (found.call("m1").usage, found.tool("t1").status) == (Usage(input=10, output=5), "ok")
+
+
 def test_parts_of_the_usage():
     """The 1 h part of cache writes and the thinking inside the output are parts, never more."""
     used = usage(

@@ -16,6 +16,7 @@ from msgspec import Raw, Struct
 from spantail.formats.row import Files, Format, Gives, Root
 from spantail.model import Record
 from spantail.tail import identity
+from spantail.tail.json_lines import LineDecoder
 from spantail.tail.lines import LineTail
 from spantail.tail.source import Source
 
@@ -212,7 +213,6 @@ def test_a_rescued_record_keeps_its_content(follower):
         (b"3", "type"),
         (b'"text"', "type"),
         (b"null", "type"),
-        (b'{"n":{}}', "type"),
         (b'{"n":1,"other":' + b"[" * 100_000 + b"]" * 100_000 + b"}", "depth"),
         (b'{"n":' + b"9" * 5_000 + b"}", "json"),
         (b"\0\0\0\0", "json"),
@@ -225,6 +225,33 @@ def test_a_bad_line_is_counted_and_skipped(follower, line, reason):
     assert [r.body.n for r in batch.records] == [1, 2]
     assert batch.bad == 1
     assert follower.heard.bad == [(8, reason)]
+
+
+def test_a_part_of_another_kind_costs_that_part_alone(follower):
+    """However deep it is: the rest of the record counts, and so do the records around it. Too many are a bad line."""
+
+    class Part(Struct):
+        name: str
+        size: int = 0
+
+    class Parts(Struct):
+        n: int = 0
+        part: Part | None = None
+        parts: list[Part] | None = None
+
+    decoder = LineDecoder(Parts)
+    for line, body in [
+        (b'{"n":{},"part":{"name":"a"}}', Parts(part=Part("a"))),
+        (b'{"n":1,"part":{"name":"a","size":[]}}', Parts(1, Part("a"))),
+        (b'{"n":1,"part":{"name":7,"size":1}}', Parts(1)),
+        (b'{"n":1,"part":"x","parts":{}}', Parts(1)),
+        (
+            b'{"n":1,"parts":["x",{"name":"a"},null,"y",{"name":[]},{"name":"b"}]}',
+            Parts(1, None, [Part("a"), Part("b")]),
+        ),
+    ]:
+        assert decoder.rescue(line) == ([(0, body)], None)
+    assert decoder.rescue(b'{"parts":[' + b'{"size":[]},' * 20 + b"null]}") == ([], "type")
 
 
 def test_two_records_on_one_line(follower):

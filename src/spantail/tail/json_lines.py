@@ -24,6 +24,10 @@ REFUSED: Final = (ValueError, RecursionError)
 _BOM: Final = b"\xef\xbb\xbf"
 _ATTEMPTS: Final = 16
 """New beginnings tried in one line, so that a line of rubbish costs no more than a few readings."""
+_PARTS: Final = 8
+"""How many parts of a record may be other than expected."""
+_PLACE: Final = re.compile(r" - at `\$((?:\.[^.\[\]`]+|\[\d+\])+)`$")
+_STEP: Final = re.compile(r"[^.\[\]]+")
 
 
 _blank: Final[Any] = re.compile(r"[ \t\r\n]*").match
@@ -90,10 +94,35 @@ class LineDecoder:
             pass
         try:
             value = _tolerant.decode(part.replace(b"\0", b" ").decode("utf-8", "replace"))
-            # Written anew and decoded again, because msgspec converts no object into a Raw.
-            clean = json.dumps(value, ensure_ascii=False).encode("utf-8", "replace")
-            return (self._lenient(clean),)
+            for _ in range(_PARTS):
+                try:
+                    return (self._written_anew(value),)
+                except msgspec.ValidationError as error:
+                    if not _left_out(value, str(error)):
+                        return "type"
+            return (self._written_anew(value),)
         except RecursionError:
             return "depth"
         except ValueError:
             return "type"
+
+    def _written_anew(self, value: Any) -> Any:
+        """Decoded from text again, because msgspec converts no object into a Raw."""
+        return self._lenient(json.dumps(value, ensure_ascii=False).encode("utf-8", "replace"))
+
+
+def _left_out(value: Any, error: str) -> bool:
+    """Leaves out of a record the part that the decoder refused, so that one odd field does not cost the others;
+    of a list all that are like it. False if it is the record as a whole."""
+    place = _PLACE.search(error)
+    if place is None:
+        return False
+    *steps, last = [int(step) if step.isdigit() else step for step in _STEP.findall(place[1])]
+    for step in steps:
+        value = value[step]
+    if isinstance(last, int) and not isinstance(value[last], dict):
+        kind = type(value[last])
+        value[:] = [each for each in value if type(each) is not kind]
+    else:
+        del value[last]
+    return True
