@@ -213,3 +213,18 @@ def test_a_subagent_of_a_task_that_was_due():
     found.file(*nested("a1", user(602, "x", promptId="p2"), reply(603, "s1")), path=place("a1")).settled()
     assert found.agent.parent == found.tool("t1").span
     assert found.agent.trace == found.call("m3").trace != found.turn.trace
+
+
+@pytest.mark.parametrize("order", ["agent first", "main first"])
+def test_a_subagent_whose_call_is_on_no_record_hangs_below_the_turn(order):
+    """A process that is killed has not written the call yet, while the subagent says its id: no orphan."""
+    main = [user(0, promptId="p1"), reply(1, "m1", "t1"), result(2, "t1")]
+    agent = nested("a1", user(3, "count", promptId="p1"), reply(4, "s1"))
+    found = Read().meta("a1", agentType="general-purpose", toolUseId="gone")
+    if order == "agent first":
+        found.file(*agent, path=place("a1")).settled(10).file(*main)
+    else:
+        found.file(*main).file(*agent, path=place("a1")).settled(10)
+    found.settled()
+    assert (found.agent.parent, found.agent.trace) == (found.turn.span, found.turn.trace)
+    assert found.call("s1").parent == found.agent.span

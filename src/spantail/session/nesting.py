@@ -8,14 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from spantail.session.ids import span_id
+from spantail.session.ids import ledger_id, span_id
 from spantail.session.work import WINDOW, OpenTurn, PastTurn, Work
 
 
 class Nesting:
-    def __init__(self, work: Callable[[str], Work], changes: Callable[[str], None]) -> None:
+    def __init__(
+        self, work: Callable[[str], Work], changes: Callable[[str], None], known: Callable[[int], bool]
+    ) -> None:
         self.work = work
         self.changes = changes
+        self.known = known
+        """Whether something is in the ledger."""
 
     def outer(self, turn: OpenTurn) -> OpenTurn | None:
         """The turn around a subagent's turn, while it is open or waits to be settled."""
@@ -111,20 +115,33 @@ class Nesting:
         work.linked = [*work.linked, call][-WINDOW:]
         for turn in (*work.waiting, work.turn):
             if turn is not None and not turn.link_call and key in ("", turn.key):
-                self._tie(turn, call)
+                self._tie(turn, parent, call)
                 return
         work.links = [*work.links, (parent, call)][-WINDOW:]
 
     def take_link(self, work: Work, turn: OpenTurn) -> None:
         if work.links:
-            _, call = work.links.pop(0)
-            self._tie(turn, call)
+            parent, call = work.links.pop(0)
+            self._tie(turn, parent, call)
 
     @staticmethod
-    def _tie(turn: OpenTurn, call: str) -> None:
-        turn.link_call = call
+    def _tie(turn: OpenTurn, parent: str, call: str) -> None:
+        turn.link_session, turn.link_call = parent, call
         if turn.trace:
             turn.parent = span_id(turn.trace, call)
+
+    def tied(self, turn: OpenTurn) -> bool:
+        """Whether the tool call that started it is named, and on record: of a process that was killed the call can
+        be missing, though the subagent says whose it was."""
+        call = turn.link_call
+        if not call:
+            return False
+        around = self.work(turn.link_session or turn.outer_session)
+        if around.turn is not None and call in around.turn.tools:
+            return True
+        if any(tool.key == call for at in around.waiting for tool in at.held_tools):
+            return True
+        return self.known(ledger_id("tool", call)) or any(each.tool.key == call for each in around.loose)
 
     def may_come(self, work: Work, turn: OpenTurn) -> bool:
         """Whether the tool call that started it may still be named: while the outer turn is open."""
@@ -133,8 +150,9 @@ class Nesting:
 
     def hang(self, turn: OpenTurn) -> None:
         """Without a tool call it hangs below the turn around it."""
-        if turn.parent:
+        if turn.parent and self.tied(turn):
             return
+        turn.parent = b""
         at = self.outer(turn)
         if at is not None:
             turn.parent = at.span

@@ -83,7 +83,7 @@ class Sessions:
         """Sessions with open work that are in the state only."""
         self._closing: set[str] = set()
         self._settled = 0
-        self.nesting = Nesting(self.work, self.dirty.add)
+        self.nesting = Nesting(self.work, self.dirty.add, ledger.known)
         self.settler = Settler(rules, ledger, price, self._outer, self._unsettled)
         self.calls = Calls(rules, ledger, self.settler, self._stray, self.nesting)
         self.slugs: dict[str, Any] = {}
@@ -551,7 +551,7 @@ class Sessions:
                 keep.append(turn)
             elif not work.parent:
                 self.settler.turn(work, turn)
-            elif turn.trace and (turn.parent or not self.nesting.may_come(work, turn)):
+            elif turn.trace and (self.nesting.tied(turn) or not self.nesting.may_come(work, turn)):
                 self.nesting.hang(turn)
                 self.settler.turn(work, turn)
             elif not turn.trace and (now > turn.closed + self.rules.idle):

@@ -97,6 +97,8 @@ class OpenTurn(Struct, gc=False, kw_only=True, omit_defaults=True):
     span: bytes = b""
     parent: bytes = b""
     link_call: str = ""
+    """The tool call that started it, and the session of that call."""
+    link_session: str = ""
     outer: str = ""
     """A subagent's: the alias of the outer turn, as its records say it."""
     outer_session: str = ""
