@@ -214,3 +214,15 @@ def test_an_interruption_stays_one():
     over = line(3.2, "system", subtype="turn_duration")
     found = read(user(0), reply(1, "m1", "t1"), result(3, "t1", "x", error=True), stopped, over)
     assert (found.turn.status, found.turn.exit) == ("interrupted", "interrupted")
+
+
+def test_a_reply_may_say_no_more_than_its_content():
+    """Programs that write such files themselves give neither id nor model nor usage: a call all the same."""
+    asks, answers = reply(1, "", "t1", stop=None), reply(3, "", stop=None)
+    for each in (asks, answers):
+        each["message"] = {"role": "assistant", "content": each["message"]["content"]}
+    for content in (answers["message"]["content"], "done"):
+        answers["message"]["content"] = content
+        found = read(user(0), asks, result(2, "t1"), answers)
+        assert (found.turn.status, found.tool("t1").status, len(found.of(ModelCall))) == ("ok", "ok", 2)
+        assert found.tool("t1").name == "Bash"

@@ -206,10 +206,10 @@ class ClaudeReader(Struct):
         session = self._where(line) if line.sidechain else self.session
         if message.model == "<synthetic>":
             return list(self._synthetic(line, session, time))
-        if message.id is None and message.model is None and message.usage is None:
+        content = message.content
+        if not content and message.id is None and message.model is None and message.usage is None:
             return []  # not a reply, but what a broken proxy made of one
         call = message.id or line.uuid or ""
-        content = message.content
         blocks = content if type(content) is list else []
         if len(blocks) == 1:  # as nearly all are
             kind = blocks[0].type
@@ -217,7 +217,7 @@ class ClaudeReader(Struct):
             has_text = kind == "text"
         else:
             tools = [b for b in blocks if b.type == "tool_use" and b.id]
-            has_text = any(b.type == "text" for b in blocks)
+            has_text = type(content) is str or any(b.type == "text" for b in blocks)
         usage = message.usage.usage() if message.usage is not None else None
         if usage is None and self.prompts == 0 and self.boundary:
             return []  # after a compaction a fork repeats a reply with its usage wiped
