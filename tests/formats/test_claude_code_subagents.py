@@ -228,3 +228,31 @@ def test_a_subagent_whose_call_is_on_no_record_hangs_below_the_turn(order):
     found.settled()
     assert (found.agent.parent, found.agent.trace) == (found.turn.span, found.turn.trace)
     assert found.call("s1").parent == found.agent.span
+
+
+@pytest.mark.parametrize(
+    "before",
+    [
+        [user(13, "<system-reminder>\nhook context\n</system-reminder>", "r", isMeta=True)],
+        [user(13, "go on", "c"), user(14, [{"type": "text", "text": "[Request interrupted by user]"}], "i")],
+        [user(13, "go on", "c")],
+    ],
+    ids=["reminder", "interrupted", "unanswered"],
+)
+def test_a_hidden_agents_span_begins_with_the_prompt_that_it_answers(before):
+    """What its file repeats of the history without an answer is no work of its own."""
+    asked = [user(15, "Your task is to create a detailed summary", "own"), reply(20, "mc")]
+    found = Read().file(*HISTORY, *before[:1], *AFTER)
+    found.file(*nested("acompact-1", *before, *asked), path=place("acompact-1")).settled()
+    assert (found.agent.start, found.agent.end) == (ns(15), ns(20))
+    assert found.call("mc").parent == found.agent.span
+
+
+def test_a_fork_agent_that_says_no_prompt_loses_only_its_parents_line():
+    """The copy of the parent's line has no end mark; what has one is its own."""
+    main = [user(0, promptId="p1"), reply(1, "m1", "t1", name="Agent"), result(9, "t1"), reply(10, "m2")]
+    copy = reply(1, "m1", "t1", name="Agent", stop=None)
+    agent = nested("a1", copy, result(1.1, "t1"), reply(2, "s1", "t2"), result(3, "t2"), reply(4, "s2"))
+    found = Read().file(*main).file({"type": "fork-context-ref"}, *agent, path=place("a1")).settled()
+    assert sorted(call.response_id for call in found.of(ModelCall)) == ["m1", "m2", "s1", "s2"]
+    assert found.tool("t2").status == "ok"

@@ -100,9 +100,11 @@ class ClaudeReader(Struct):
     failed: bool = False
     budget: float = 0.0
     forked: bool = False
-    """A fork agent's file begins with a line of its parent: skip it."""
+    """A fork agent's file begins with a line of its parent, which has no end mark: skip it."""
     hidden: bool = False
     """An agent that the program started for itself; its file can begin with a copy of the session's history."""
+    held: tuple[int, str, str] | None = None
+    """A hidden agent's latest prompt: it is the history's if nothing answers it."""
     fired: bool = False
     """A scheduled task is due: the next line that no person sees makes the model work."""
     boundary: bool = False
@@ -201,14 +203,20 @@ class ClaudeReader(Struct):
 
     def _assistant(self, line: Line, time: int) -> list[Event]:
         message = line.message
-        if message is None or (self.forked and self.prompts == 0):
+        if message is None:
             return []
+        if self.forked:
+            if self.prompts == 0 and not message.stop_reason:
+                return []
+            self.forked = False
         session = self._where(line) if line.sidechain else self.session
         if message.model == "<synthetic>":
             return list(self._synthetic(line, session, time))
         content = message.content
         if not content and message.id is None and message.model is None and message.usage is None:
             return []  # not a reply, but what a broken proxy made of one
+        if self.held is not None:
+            return [self._prompted(), *self._assistant(line, time)]
         call = message.id or line.uuid or ""
         blocks = content if type(content) is list else []
         if len(blocks) == 1:  # as nearly all are
@@ -332,19 +340,21 @@ class ClaudeReader(Struct):
 
     def _subagent_prompt(self, line: Line, text: str, time: int) -> Iterator[Event]:
         """In a subagent's file a text begins its work, or wakes it once it had finished."""
-        if self.prompts and (line.summary or text.startswith(NO_PROMPT)):
+        if (self.prompts or line.meta) and (line.summary or text.startswith(NO_PROMPT)):
             return
         if self.prompts and not (self.ended or self.hidden):
             return
         self.prompts += 1
         self.ended = False
-        yield Prompted(
-            session=self.session,
-            time=time,
-            # With the agent's name: what it copied from the session's history keeps its uuid.
-            turn=f"{self.agent_id}/{line.uuid or time}",
-            outer=line.prompt_id or "",
-        )
+        # With the agent's name: what it copied from the session's history keeps its uuid.
+        self.held = (time, f"{self.agent_id}/{line.uuid or time}", line.prompt_id or "")
+        if not self.hidden:
+            yield self._prompted()
+
+    def _prompted(self) -> Prompted:
+        assert self.held is not None
+        (time, turn, outer), self.held = self.held, None
+        return Prompted(session=self.session, time=time, turn=turn, outer=outer)
 
     def _sidechain(self, line: Line, session: str, text: str, time: int) -> Iterator[Event]:
         if line.parent and session in self.ended_chains:
