@@ -3,7 +3,7 @@
 import pytest
 from claude_lines import Read, line, nested, ns, place, reply, result, usage, user
 
-from spantail.model import ModelCall, Subagent, ToolCall, Turn
+from spantail.model import ModelCall, Subagent, ToolCall, Turn, Usage
 
 HISTORY = [
     user(0, uuid="a"),
@@ -256,3 +256,10 @@ def test_a_fork_agent_that_says_no_prompt_loses_only_its_parents_line():
     found = Read().file(*main).file({"type": "fork-context-ref"}, *agent, path=place("a1")).settled()
     assert sorted(call.response_id for call in found.of(ModelCall)) == ["m1", "m2", "s1", "s2"]
     assert found.tool("t2").status == "ok"
+
+
+def test_what_the_result_says_of_the_last_call_raises_no_other():
+    """The subagent's file is cut off: its last call on record is not the one that the result tells of."""
+    main, agent = delegated({"agentId": "a1", "status": "completed", "usage": usage(320, 5)})
+    found = Read().file(*main).file(*nested("a1", *agent[:-1]), path=place("a1")).settled()
+    assert found.call("s1").usage == Usage(input=300, output=1)

@@ -53,9 +53,15 @@ class OpenModelCall(Struct, gc=False, omit_defaults=True):
 
     def repaired(self, usage: Usage | None) -> Usage | None:
         """Its usage, with what is known of it from elsewhere if it is not final."""
+        known = self.usage
         if usage is None or self.final:
-            return self.usage
-        return usage if self.usage is None else self.usage.raised_to(usage)
+            return known
+        if known is None:
+            return usage
+        # What went in is known from a call's first line on: where it is not the same, another call is meant.
+        into = (usage.input, usage.cache_read, usage.cache_write)
+        same = into == (known.input, known.cache_read, known.cache_write)
+        return known.raised_to(usage) if same else known
 
 
 class OpenTool(Struct, gc=False, omit_defaults=True):
