@@ -1,7 +1,7 @@
 """Claude Code's subagents: which turn and call they belong to, hidden agents, copies of history, who woke them."""
 
 import pytest
-from claude_lines import Read, line, nested, ns, place, reply, result, usage, user
+from claude_lines import Read, line, nested, ns, place, read, reply, result, usage, user
 
 from spantail.model import ModelCall, Subagent, ToolCall, Turn, Usage
 
@@ -263,3 +263,30 @@ def test_what_the_result_says_of_the_last_call_raises_no_other():
     main, agent = delegated({"agentId": "a1", "status": "completed", "usage": usage(320, 5)})
     found = Read().file(*main).file(*nested("a1", *agent[:-1]), path=place("a1")).settled()
     assert found.call("s1").usage == Usage(input=300, output=1)
+
+
+def test_an_inline_subagent_waits_for_a_tool_while_others_go_on():
+    """Hundreds of their lines may lie between two of its own."""
+
+    def side(each, parent):
+        return each | {"isSidechain": True, "parentUuid": parent}
+
+    names = ("slow", "busy")
+    lines = [user(0), *(reply(1, "m1", name, name="Task", about={"prompt": name}) for name in names)]
+    lines += [side(user(2, name, name), None) for name in names]
+    lines.append(side(reply(3, "s", "long", uuid="s"), "slow"))
+    last = "busy"
+    for n in range(200):
+        lines.append(side(reply(4 + n, f"b{n}", f"t{n}", uuid=f"b{n}"), last))
+        lines.append(side(result(4.5 + n, f"t{n}", uuid=f"r{n}"), f"b{n}"))
+        last = f"r{n}"
+    lines += [
+        side(result(300, "long", uuid="l"), "s"),
+        side(reply(301, "se"), "l"),
+        side(reply(302, "be"), last),
+    ]
+    found = read(
+        *lines, *(result(303, name, told={"totalDurationMs": 9}) for name in names), reply(304, "m2")
+    )
+    assert {(tool.name, tool.status) for tool in found.of(ToolCall)} == {("Task", "ok"), ("Bash", "ok")}
+    assert (len(found.of(Turn)), len(found.of(Subagent))) == (1, 2)

@@ -196,7 +196,9 @@ class ClaudeReader(Struct):
             chain = f"{self.session}/{line.uuid or line.timestamp}"
         self.chains[line.uuid or ""] = chain
         if len(self.chains) > KEEP:
-            del self.chains[next(iter(self.chains))]
+            # The oldest line of the same chain: others may wait for a tool while this one goes on.
+            own = [uuid for uuid, of in self.chains.items() if of == chain]
+            del self.chains[own[0] if len(own) > 1 else next(iter(self.chains))]
         return chain
 
     # ------------------------------------------------------------------------------- replies
@@ -418,6 +420,7 @@ class ClaudeReader(Struct):
             kind, _ = self.tasks.pop(id_)
             chain = self.inline.pop(id_, None)
             if chain is not None:
+                self.chains = {uuid: of for uuid, of in self.chains.items() if of != chain}
                 events.append(Linked(session=chain, time=time, call=id_, parent=session, over=True))
             result = decoded(AGENT_RESULT, line.result)
             if result is not None:
