@@ -1,8 +1,11 @@
 """Claude Code's subagents: which turn and call they belong to, hidden agents, copies of history, who woke them."""
 
-import pytest
-from claude_lines import Read, line, nested, ns, place, read, reply, result, usage, user
+import json
 
+import pytest
+from claude_lines import FOLDER, SID, Read, line, nested, ns, place, read, reply, result, usage, user
+
+from spantail.formats.claude_code.reader import unit
 from spantail.model import ModelCall, Subagent, ToolCall, Turn, Usage
 
 HISTORY = [
@@ -290,3 +293,15 @@ def test_an_inline_subagent_waits_for_a_tool_while_others_go_on():
     )
     assert {(tool.name, tool.status) for tool in found.of(ToolCall)} == {("Task", "ok"), ("Bash", "ok")}
     assert (len(found.of(Turn)), len(found.of(Subagent))) == (1, 2)
+
+
+@pytest.mark.parametrize("spaces", [None, (",", ":")])
+def test_files_are_read_by_their_first_time_and_subagents_with_their_session(spaces):
+    """Also those that somebody has written anew, with spaces between keys and values."""
+
+    def head(*lines):
+        return "\n".join(json.dumps(each, separators=spaces) for each in lines).encode()
+
+    main = unit(f"{FOLDER}/{SID}.jsonl", head({"type": "summary"}, user(5), reply(6, "m1")))
+    beside = unit(f"{FOLDER}/agent-ab12cd34.jsonl", head(*nested("ab12cd34", user(7), reply(8, "s1"))))
+    assert (main, beside) == ((ns(5), SID), (ns(7), SID))

@@ -548,8 +548,8 @@ class MetaReader(Struct):
             yield Linked(session=session, call=meta.tool_use_id, parent=parent)
 
 
-TIMESTAMP = re.compile(rb'"timestamp":"([^"]{10,40})"')
-SESSION = re.compile(rb'"sessionId":"([^"]{1,80})"')
+TIMESTAMP = re.compile(rb'"timestamp": ?"([^"]{10,40})"')
+SESSION = re.compile(rb'"sessionId": ?"([^"]{1,80})"')
 
 
 def unit(path: str, head: bytes) -> tuple[int, str]:
