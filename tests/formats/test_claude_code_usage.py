@@ -32,6 +32,21 @@ def test_without_a_stop_reason_the_largest_of_each_counts():
     assert (call.usage, call.final) == (Usage(input=10, output=7), False)
 
 
+def test_lines_of_two_replies_may_lie_among_each_other():
+    """What a later line says more of the first is added, though that was counted when the second began."""
+    found = read(
+        user(0),
+        reply(1, "m1", stop=None, used=usage(10, 5)),
+        reply(1.1, "m2", stop=None, used=usage(20, 1)),
+        reply(1.2, "m1", stop=None, used=usage(10, 7)),
+        reply(1.3, "m2", stop=None, used=usage(20, 3)),
+    )
+    total = Usage()
+    for each in (*found.of(ModelCall), *found.of(UsageAdded)):
+        total.add(each.usage)
+    assert total == Usage(input=10 + 20, output=7 + 3)
+
+
 def test_zeros_are_not_known():
     """Some proxies write nothing else; a call is a call all the same."""
     (call,) = read(user(0), reply(1, "m1", used=ZEROS)).of(ModelCall)

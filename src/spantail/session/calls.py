@@ -92,10 +92,11 @@ class Calls:
 
     def _again(self, work: Work, turn: OpenTurn | None, event: Replied) -> None:
         """A call already counted: a copy, or more about one that was settled a moment ago."""
-        if event.usage is not None and event.final:
+        if event.usage is not None:
             counted = self.nesting.counted(work, event.call)
-            at = turn if counted is work else None
-            self.settler.difference(counted, at, event.call, event.model, event.usage, event.time)
+            if event.final or event.call in counted.unsure:
+                at = turn if counted is work else None
+                self.settler.difference(counted, at, event.call, event.model, event.usage, event.time)
         if turn is not None and not _before(turn, event.time):
             turn.known += 1
             turn.last = max(turn.last, event.time)
