@@ -303,5 +303,7 @@ def test_files_are_read_by_their_first_time_and_subagents_with_their_session(spa
         return "\n".join(json.dumps(each, separators=spaces) for each in lines).encode()
 
     main = unit(f"{FOLDER}/{SID}.jsonl", head({"type": "summary"}, user(5), reply(6, "m1")))
+    fork = unit(f"{FOLDER}/0{SID[1:]}.jsonl", head(user(5), reply(6, "m1")))
+    assert main < fork  # its lines say whose copies they are
     beside = unit(f"{FOLDER}/agent-ab12cd34.jsonl", head(*nested("ab12cd34", user(7), reply(8, "s1"))))
     assert (main, beside) == ((ns(5), SID), (ns(7), SID))

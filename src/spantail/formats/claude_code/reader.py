@@ -557,13 +557,14 @@ def unit(path: str, head: bytes) -> tuple[int, str]:
     found = islice(TIMESTAMP.finditer(head), 8)
     times = [iso_ns(each[1].decode("ascii", "replace")) for each in found]
     time = min((at for at in times if at), default=0)
-    if b'"forkedFrom"' in head:
-        time += 1  # its copied lines bear the original's times
     name = PurePath(path)
     parts = name.parts
     if "subagents" in parts:
         return time, parts[len(parts) - 2 - parts[::-1].index("subagents")]
+    named = SESSION.search(head)
+    session = named[1].decode("utf-8", "replace") if named is not None else name.stem
     if name.name.startswith("agent-"):
-        session = SESSION.search(head)
-        return time, session[1].decode("utf-8", "replace") if session is not None else name.stem
+        return time, session
+    if session != name.stem or b'"forkedFrom"' in head:
+        time += 1  # a fork: its copied lines bear the original's times, and maybe its name
     return time, name.stem
