@@ -86,6 +86,7 @@ def test_a_resume_says_what_a_kill_left_open():
         ("Exit code 143\nCommand timed out after 2m 0.0s", 143),
         ("Exit code 143\nwarning: slow\nCommand timed out after 2m 0.0s half", 143),
         ("Command timed out after 2m 0.0s", None),
+        ("half\nCommand timed out after 2m 0.0s\n<error>Command was aborted before completion</error>", None),
         ("MCP error -32001: Request timed out", None),
         ("timeout of 60000ms exceeded", None),
     ],

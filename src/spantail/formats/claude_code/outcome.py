@@ -23,6 +23,7 @@ REJECTED: Final = b'"User rejected tool'
 CODE: Final = re.compile(r"Exit code (\d{1,9})(?:\\n|$)")
 STOPPED: Final = ("[Tool call interrupted", INTERRUPTED, "The user doesn't want to ")
 ABORTED: Final = b"<error>Command was aborted before completion</error>"
+TIMED_OUT: Final = b"Command timed out after "
 REFUSED: Final = re.compile(
     r"requested permissions? |^Permission to use |has been denied|was blocked|(?:needs|requires) approval"
     r"|denied by your permission settings|^Tool permission |^PreToolUse:\S+ hook error|blocked by hook"
@@ -56,11 +57,11 @@ def failure(line: Line, block: Block) -> Outcome:
         return "interrupted", "interrupted", int(code[1]) if code else None
     if line.denied:
         return "error", "denied", None
+    whole = memoryview(block.content).tobytes()
     if code:
-        late = b"Command timed out after " in memoryview(block.content).tobytes()
-        return "error", "timeout" if late else "tool_error", int(code[1])
-    if ABORTED in memoryview(block.content).tobytes():
-        return "interrupted", "interrupted", None
+        return "error", "timeout" if TIMED_OUT in whole else "tool_error", int(code[1])
+    if ABORTED in whole:  # by the user, or by the shell's own limit
+        return ("error", "timeout", None) if TIMED_OUT in whole else ("interrupted", "interrupted", None)
     if said == "Warmup":
         return "error", "warmup", None
     if REFUSED.search(said):
