@@ -5,7 +5,7 @@ import json
 import pytest
 from claude_lines import DAY, SID, Read, line, ns, read, reply, result, user
 
-from spantail.model import ModelCall, Turn
+from spantail.model import ModelCall, Occurred, Turn
 
 
 def text(*words):
@@ -206,6 +206,13 @@ def test_an_error_in_the_models_name():
     assert (failed.status, failed.error_type, failed.word) == ("error", "provider_error", "rate_limit")
     passed = read(user(0), error, reply(4, "m1"))
     assert (passed.turn.status, len(passed.of(ModelCall))) == ("ok", 1)
+
+
+def test_a_request_that_was_stopped_is_no_error_of_the_provider():
+    """Older versions write Esc, while the model answers, as an error in the model's name."""
+    message = {"id": "e", "model": "<synthetic>", "content": text("API Error: Request was aborted.")}
+    found = read(user(0), line(3, "assistant", message=message, isApiErrorMessage=True))
+    assert (found.turn.status, found.turn.exit, found.of(Occurred)) == ("interrupted", "interrupted", [])
 
 
 def test_an_interruption_stays_one():

@@ -64,6 +64,8 @@ from spantail.model import (
 AGENT_TOOLS = frozenset(("Agent", "Task", "Skill", "SendMessage", "Workflow"))
 CUT_SHORT = frozenset(("max_tokens", "refusal", "model_context_window_exceeded"))
 """The loop may go on with another call; it need not."""
+ABORTED = "API Error: Request was aborted"
+"""Said of a request that the user stopped; the provider did not fail."""
 GOES_ON = CUT_SHORT | {"tool_use", "pause_turn"}
 ATTACHMENTS = (
     b'"hook_',
@@ -293,6 +295,11 @@ class ClaudeReader(Struct):
         if line.cut_cause is not None and self.last_call:
             yield Replied(session=session, time=time, call=self.last_call, cut=True)
         if not line.api_error:
+            return
+        content = line.message.content if line.message is not None else None
+        if (first_text(content) if isinstance(content, list) else content or "").startswith(ABORTED):
+            self.failed = self.ended = True
+            yield Closed(session=session, time=time, status="interrupted", error_type="interrupted")
             return
         word = text_of(line.error, 60) or "provider_error"
         yield Noted(session=session, time=time, kind="provider_error", error_type=word)
