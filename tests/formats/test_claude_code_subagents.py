@@ -261,6 +261,14 @@ def test_a_fork_agent_that_says_no_prompt_loses_only_its_parents_line():
     assert found.tool("t2").status == "ok"
 
 
+@pytest.mark.parametrize("odd", [None, "none", [], {"input_tokens": "many"}])
+def test_a_result_names_its_subagent_whatever_it_says_of_usage(odd):
+    """The link does not hang on it."""
+    main, agent = delegated({"agentId": "a1", "status": "completed", "usage": odd})
+    found = Read().file(*main).file(*nested("a1", *agent), path=place("a1")).settled()
+    assert (found.agent.name, found.agent.parent) == ("Explore", found.tool("t1").span)
+
+
 def test_what_the_result_says_of_the_last_call_raises_no_other():
     """The subagent's file is cut off: its last call on record is not the one that the result tells of."""
     main, agent = delegated({"agentId": "a1", "status": "completed", "usage": usage(320, 5)})

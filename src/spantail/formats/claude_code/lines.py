@@ -125,7 +125,7 @@ class AgentResult(Struct, gc=False):
     agent_type: Id | None = field(name="agentType", default=None)
     status: str | None = None
     duration: float | None = field(name="totalDurationMs", default=None)
-    usage: LineUsage | None = None
+    usage: Raw = Raw()
 
 
 class AgentInput(Struct, gc=False):
@@ -158,6 +158,7 @@ class Meta(Struct, gc=False):
 ATTACHMENT = Decoder(Attachment)
 AGENT_RESULT = Decoder(AgentResult)
 AGENT_INPUT = Decoder(AgentInput)
+USAGE = Decoder(LineUsage)
 ORIGIN = Decoder(Origin)
 API_ERROR = Decoder(ApiError)
 COMPACTION = Decoder(Compaction)

@@ -29,6 +29,7 @@ from spantail.formats.claude_code.lines import (
     ATTACHMENT,
     COMPACTION,
     META,
+    USAGE,
     AgentResult,
     Block,
     Line,
@@ -459,7 +460,8 @@ class ClaudeReader(Struct):
         if not agent:
             return
         nested = f"{self.base}/{agent}"
-        usage = result.usage.usage() if result.usage is not None else None
+        told = decoded(USAGE, result.usage)
+        usage = told.usage() if told is not None else None
         name = result.agent_type or kind
         yield Started(session=nested, time=time, parent=self.base, name=name, agent_id=agent)
         # Up to 2.0 there is no status; what runs on or is woken has one, or no duration.
