@@ -217,7 +217,7 @@ class Job:
                 sessions.apply(chain.from_iterable(map(followed.reader.read, batch.records)))
                 if batch.records or batch.bytes:
                     sources.touch(followed)
-                    self._notices.records(source.format.agent, len(batch.records))
+                    self._notices.records(source.format.agent, len(batch.records) - batch.partial)
                     totals.add(f.READ_BYTES, (), batch.bytes, 0)
                 more = batch.more
                 if getattr(followed.reader, "newer_schema", ""):

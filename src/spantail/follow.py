@@ -392,7 +392,7 @@ class Follow:
                         raise  # of our own state: not the record's fault
                     except Exception as error:  # noqa: BLE001 - one bad record must not end the loop
                         parts.notices.internal_error(f"{agent} {record.kind}", error)
-                parts.notices.records(agent, len(batch.records))
+                parts.notices.records(agent, len(batch.records) - batch.partial)
                 newer = getattr(followed.reader, "newer_schema", "")
                 if newer:
                     parts.notices.newer_schema(agent, source.path, newer)

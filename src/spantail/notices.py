@@ -35,6 +35,7 @@ ERRORS: Final = "spantail_errors_total"
 _WORDS: Final = {
     "json": "is not JSON",
     "type": "is not what this agent writes",
+    "part": "has a part that is not what this agent writes",
     "depth": "is nested too deep",
     "oversized": "is longer than limits.record_bytes",
 }
@@ -97,7 +98,8 @@ class Notices:
         result = "oversized" if reason == "oversized" else "bad"
         self._add(RECORDS, (agent, result), 1)
         if self._first("bad_record", path, reason):
-            words = f"{_WORDS.get(reason, clean(reason, 60))}: skipped"
+            done = "read without it" if reason == "part" else "skipped"
+            words = f"{_WORDS.get(reason, clean(reason, 60))}: {done}"
             self._say(
                 "warning",
                 "bad_record",

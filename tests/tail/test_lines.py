@@ -227,6 +227,15 @@ def test_a_bad_line_is_counted_and_skipped(follower, line, reason):
     assert follower.heard.bad == [(8, reason)]
 
 
+def test_a_record_that_is_odd_in_a_part_is_said(follower):
+    """It is read without the part, also at the end of a file at rest; a person can look at what was left out."""
+    follower.append(b'{"n":1}\n{"n":[],"type":"x"}\n{"n":2,"type":{}}')
+    batch = follower.tail.read(MIB, 0, final=True)
+    assert [(r.body.n, r.body.type) for r in batch.records] == [(1, ""), (0, "x"), (2, "")]
+    assert (batch.bad, batch.partial) == (2, 2)
+    assert follower.heard.bad == [(8, "part"), (28, "part")]
+
+
 def test_a_part_of_another_kind_costs_that_part_alone(follower):
     """However deep it is: the rest of the record counts, and so do the records around it. Too many are a bad line."""
 
@@ -250,7 +259,7 @@ def test_a_part_of_another_kind_costs_that_part_alone(follower):
             Parts(1, None, [Part("a"), Part("b")]),
         ),
     ]:
-        assert decoder.rescue(line) == ([(0, body)], None)
+        assert decoder.rescue(line) == ([(0, body)], "part")
     assert decoder.rescue(b'{"parts":[' + b'{"size":[]},' * 20 + b"null]}") == ([], "type")
 
 

@@ -79,6 +79,7 @@ class JoinedTail:
         batch.records += main.records
         batch.bytes += main.bytes
         batch.bad += main.bad
+        batch.partial += main.partial
         batch.restarted, batch.more = main.restarted, main.more
         if batch.records and not batch.more:
             batch.records.append(Record(AT_REST, self.source.path, 0, arrival, None))
@@ -102,6 +103,7 @@ class JoinedTail:
                 batch.records += part.records
                 batch.bytes += part.bytes
                 batch.bad += part.bad
+                batch.partial += part.partial
                 more = part.more
         return batch
 

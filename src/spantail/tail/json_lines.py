@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import json
 import re
+from contextlib import suppress
 from math import isfinite
 from typing import Any, Final, Literal
 
 import msgspec
 
-Reason = Literal["json", "type", "depth", "oversized"]
-"""Why a record is bad: no JSON, not what the format's lines are, nested too deep, too long."""
+Reason = Literal["json", "type", "part", "depth", "oversized"]
+"""Why a record is bad: no JSON, not what the format's lines are (or a part of it is not), nested too deep, too long."""
 
 REFUSED: Final = (ValueError, RecursionError)
 """What a decoder raises: msgspec's errors and UnicodeDecodeError are ValueErrors."""
@@ -51,7 +52,8 @@ class LineDecoder:
         self._lenient = msgspec.json.Decoder(body, strict=False).decode
 
     def rescue(self, line: bytes) -> tuple[list[tuple[int, Any]], Reason | None]:
-        """(where in the line, body) of each record in it, and what was wrong with the rest, if anything.
+        """(where in the line, body) of each record in it, and what was wrong with the rest, if anything. `part`: with
+        nothing but parts of these records, which are left out of them.
 
         A blank line is neither.
         """
@@ -78,33 +80,32 @@ class LineDecoder:
                 return found, "depth"
             except ValueError:  # an integer of more digits than Python converts
                 return found, reason or "json"
-            body = self._body(line[at:end])
-            if isinstance(body, str):
-                reason = reason or ("depth" if body == "depth" else "type")
-            else:
-                found.append((at, body[0]))
+            bodies, wrong = self._body(line[at:end])
+            found += [(at, body) for body in bodies]
+            if wrong is not None and reason in (None, "part"):
+                reason = wrong
             at = end
         return found, reason
 
-    def _body(self, part: bytes) -> tuple[Any] | str:
-        """The body of one whole JSON value, or why there is none."""
-        try:
-            return (self.quick(part),)
-        except REFUSED:
-            pass
+    def _body(self, part: bytes) -> tuple[list[Any], Reason | None]:
+        """The body of one whole JSON value, if there is one, and what is wrong with it."""
+        with suppress(*REFUSED):
+            return [self.quick(part)], None
+        wrong: Reason | None = None
         try:
             value = _tolerant.decode(part.replace(b"\0", b" ").decode("utf-8", "replace"))
-            for _ in range(_PARTS):
+            for _ in range(_PARTS + 1):
                 try:
-                    return (self._written_anew(value),)
+                    return [self._written_anew(value)], wrong
                 except msgspec.ValidationError as error:
+                    wrong = "part"
                     if not _left_out(value, str(error)):
-                        return "type"
-            return (self._written_anew(value),)
+                        break
         except RecursionError:
-            return "depth"
+            return [], "depth"
         except ValueError:
-            return "type"
+            pass
+        return [], "type"
 
     def _written_anew(self, value: Any) -> Any:
         """Decoded from text again, because msgspec converts no object into a Raw."""
@@ -118,11 +119,14 @@ def _left_out(value: Any, error: str) -> bool:
     if place is None:
         return False
     *steps, last = [int(step) if step.isdigit() else step for step in _STEP.findall(place[1])]
-    for step in steps:
-        value = value[step]
-    if isinstance(last, int) and not isinstance(value[last], dict):
-        kind = type(value[last])
-        value[:] = [each for each in value if type(each) is not kind]
-    else:
-        del value[last]
+    try:
+        for step in steps:
+            value = value[step]
+        if isinstance(last, int) and not isinstance(value[last], dict):
+            kind = type(value[last])
+            value[:] = [each for each in value if type(each) is not kind]
+        else:
+            del value[last]
+    except (LookupError, TypeError):
+        return False
     return True

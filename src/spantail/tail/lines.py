@@ -233,26 +233,29 @@ class LineTail:
         if self._lines is None or not line.strip(b" \t\r\n"):
             return
         found, reason = self._lines.rescue(line)
-        for within, body in found:
-            batch.records.append(
-                Record(self.source.files.kind, self.source.path, offset + within, arrival, body)
-            )
-        if reason or not found:
-            self._bad(offset, reason or "json", batch)
+        self._give(found, reason if found else reason or "json", offset, arrival, batch)
 
     def _unfinished(self, line: bytes, offset: int, arrival: int, batch: Batch) -> bool:
-        """Takes a last line without newline if all of it is good; else it may still be in the making."""
-        if self._lines is None:
-            found: list[tuple[int, Any]] = [(0, _text(line))]
-        else:
+        """Takes a last line without newline if all of it is there; else it may still be in the making."""
+        found: list[tuple[int, Any]] = [(0, _text(line))]
+        reason: Reason | None = None
+        if self._lines is not None:
             found, reason = self._lines.rescue(line)
-            if reason or not found:
+            if not found or reason not in (None, "part"):
                 return False
+        self._give(found, reason, offset, arrival, batch)
+        return True
+
+    def _give(
+        self, found: list[tuple[int, Any]], reason: Reason | None, offset: int, arrival: int, batch: Batch
+    ) -> None:
         for within, body in found:
             batch.records.append(
                 Record(self.source.files.kind, self.source.path, offset + within, arrival, body)
             )
-        return True
+        if reason is not None:
+            self._bad(offset, reason, batch)
+            batch.partial += reason == "part"
 
     def _newline_came(self, file: BufferedReader, batch: Batch) -> bool:
         """Whether the unfinished line has its end by now, looking at the new bytes only."""

@@ -34,6 +34,8 @@ class Batch(Struct):
     """Bytes read from disk for it."""
     bad: int = 0
     """Records that could not be read (already said to the notices)."""
+    partial: int = 0
+    """Of the records, those that are bad in a part, and read without it (said as well)."""
     restarted: bool = False
     """The source begins anew (truncated, replaced): the reader's memory is to be forgotten before
     these records. What was counted stays counted; the ledger sees to it."""
