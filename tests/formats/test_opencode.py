@@ -387,6 +387,27 @@ def test_a_rejected_permission_ends_the_turn(dialect):
     assert [turn.status for turn in turns(outcomes)] == ["ok"]
 
 
+@DATABASES
+def test_a_reply_that_asks_for_tools_and_says_stop_does_not_end_the_turn(dialect):
+    """Some providers say so; newer versions look for tools and go on. With nothing after it, it was the end."""
+    prompt = user(0)
+    asks = answer(10, prompt, 200, finish="stop")
+    steps = [prompt, text(prompt, 1, "go"), tool(asks, 20, 100), asks]
+    outcomes = play(dialect, *steps, answer(9000, prompt, 9500))
+    assert [(t.status, t.tools, t.usage.input) for t in of(Turn, outcomes)] == [("ok", 1, 20)]
+    assert [t.status for t in of(Turn, play(dialect, *steps))] == ["ok"]
+
+
+@EVERYWHERE
+def test_a_reply_that_ended_for_an_unknown_reason_is_an_answer(dialect):
+    """Older versions ask the model again after it, newer ones do not."""
+    prompt = user(0)
+    steps = [prompt, text(prompt, 1, "go"), answer(10, prompt, 200, finish="unknown")]
+    assert [t.exit for t in of(Turn, play(dialect, *steps))] == ["success"]
+    outcomes = play(dialect, *steps, answer(9000, prompt, 9500))
+    assert [(t.exit, t.usage.input) for t in of(Turn, outcomes)] == [("success", 20)]
+
+
 @EVERYWHERE
 def test_a_command_that_runs_a_subagent_is_one_turn(dialect):
     """A subtask is the prompt; the message with the task alone is no call; the request to summarise no turn."""

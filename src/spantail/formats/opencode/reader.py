@@ -38,7 +38,7 @@ from spantail.model import (
 )
 
 GOES_ON: Final = ("tool-calls", "unknown")
-"""Reasons to finish after which the program asks the model again."""
+"""Reasons to finish after which the program asks the model again; after `unknown` older versions only."""
 REJECTED: Final = "The user rejected permission to use this specific tool call"
 DISMISSED: Final = "The user dismissed this question"
 RULE: Final = "The user has specified a rule which prevents"
@@ -155,7 +155,12 @@ class OpenCodeReader(Struct):
         session = message.session
         completed = time_ns(message.time.completed)
         usage = message.tokens.usage() if message.tokens is not None else None
-        over = bool(completed and message.finish and message.finish not in GOES_ON)
+        ends = bool(completed and message.finish and message.finish not in GOES_ON)
+        # Some providers say `stop` of a reply that asks for tools. Newer versions go on after it, older ones do
+        # not: the turn has ended if nothing more comes.
+        over, rests = ends and not known.asked, ends
+        if completed and not known.asked:
+            rests = message.finish != "tool-calls"
         if usage is not None:
             yield Replied(
                 session=session,
@@ -168,7 +173,7 @@ class OpenCodeReader(Struct):
                 final=True,
                 stop=message.finish or "",
                 ends=over,
-                rests=bool(completed and not message.finish and not known.asked),
+                rests=rests,
                 start=known.created,
                 end=known.asked or completed or known.last or known.created,
                 cost=number(message.cost) or None,
@@ -193,8 +198,10 @@ class OpenCodeReader(Struct):
                 error_type="provider_error",
                 word=failure.name,
             )
-        elif (over and usage is None) or (completed and known.blocked):
+        elif completed and known.blocked:
             yield Closed(session=session, time=completed)
+        elif ends and usage is None:
+            yield Closed(session=session, time=completed, rests=not over)
 
     # ---------------------------------------------------------------------------------- parts
 
