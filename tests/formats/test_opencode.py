@@ -583,6 +583,28 @@ def test_a_fork_copies_what_was_counted(dialect):
     assert len(of(ToolCall, outcomes)) == 1
 
 
+def test_a_fork_in_files_repeats_no_prompt(tmp_path):
+    """The words of a person have no time: that they are a copy stands in their message's file."""
+    prompt, new = user(0), user(60_000, "ses_fork")
+    copy = {**prompt, "id": made("msg", 50_000), "sessionID": "ses_fork"}
+    steps = [
+        *(prompt, text(prompt, 1, "go"), answer(10, prompt, 300)),
+        *(copy, text(copy, 50_001, "go"), new, text(new, 60_001, "differently")),
+        answer(60_010, new, 60_500, session="ses_fork"),
+    ]
+    work = sessions()
+    for (record,) in records("files", steps):
+        body = json.loads(bytes(record.body))
+        at = body["messageID"] if record.kind == "part" else body["sessionID"]
+        path = tmp_path / "storage" / record.kind / at / f"{body['id']}.json"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(bytes(record.body))
+        work.apply(OpenCodeReader().read(msgspec.structs.replace(record, path=str(path))))
+    work.settle(2 * 10**18)
+    outcomes = work.take()
+    assert len(turns(outcomes)) == len(of(Turn, outcomes)) == len(of(RunStarted, outcomes)) == 2
+
+
 @DATABASES
 def test_a_subagent_hangs_below_its_call(dialect):
     """Two at a time, by the session that the task's metadata names."""

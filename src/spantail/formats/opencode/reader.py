@@ -3,7 +3,7 @@
 One assistant message is one model call; its parent is the user's message, which is the turn. Three dialects come
 in here: events (each a whole message or part, in the order in which things happened), message rows with their
 parts, and JSON files with one object each. A file knows nothing of the others, so what a part says must be enough
-by itself there; in a database the reader remembers the messages at work.
+by itself there (but see beside.py); in a database the reader remembers the messages at work.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from typing import Any, Final
 from msgspec import UNSET, Raw, Struct
 
 from spantail.formats.opencode import shapes
-from spantail.formats.opencode.ids import is_own, made_at
+from spantail.formats.opencode.beside import copied, not_the_models, of_a_copy
+from spantail.formats.opencode.ids import made_at
 from spantail.formats.opencode.memory import DONE, HELD, KEEP, LONGEST, Held, Known, Talk
 from spantail.formats.opencode.queries import NOTES, SHELL
 from spantail.formats.opencode.shapes import Message, Part, State, text
 from spantail.formats.queries import Row
 from spantail.formats.values import decoded, number, time_ns
 from spantail.model import (
-    SECOND,
     Called,
     Closed,
     DurationSource,
@@ -39,6 +39,8 @@ from spantail.model import (
 
 GOES_ON: Final = ("tool-calls", "unknown")
 """Reasons to finish after which the program asks the model again; after `unknown` older versions only."""
+OF_PERSONS: Final = ("text", "subtask", "compaction")
+"""Parts of a person's message that say what it is."""
 REJECTED: Final = "The user rejected permission to use this specific tool call"
 DISMISSED: Final = "The user dismissed this question"
 RULE: Final = "The user has specified a rule which prevents"
@@ -77,6 +79,8 @@ class OpenCodeReader(Struct):
         elif record.kind == "part":
             part = decoded(shapes.PART, record.body)
             if part is not None and part.id and part.session:
+                if part.type in OF_PERSONS and part.time is None and of_a_copy(record.path, part):
+                    return
                 yield from self._part(part, made_at(part.id, record.arrival), moving=False)
 
     def _event(self, session: str, data: Any) -> Iterator[Event]:
@@ -126,8 +130,7 @@ class OpenCodeReader(Struct):
         known.role = message.role
         if not known.created:
             known.created = created = time_ns(message.time.created)
-            # A fork copies messages with their times but under new ids.
-            if created and made_at(message.id, created) > created + SECOND:
+            if copied(message.id, created):
                 known.kind = "copy"
         if message.role == "user":
             if self._talk(message.session).nested and message.agent:
@@ -296,7 +299,7 @@ class OpenCodeReader(Struct):
         name, call = part.tool or "", part.call or ""
         first = known.tools.get(part.id)
         start = time_ns(state.time.start)
-        if first == DONE or (not known.role and _not_the_models(part, start)):
+        if first == DONE or (not known.role and not_the_models(part, start)):
             return
         running = state.status != "pending"
         if first is None or (not first and running):
@@ -363,13 +366,6 @@ class OpenCodeReader(Struct):
 
 def _str(value: object) -> str:
     return value if isinstance(value, str) else ""
-
-
-def _not_the_models(part: Part, start: int) -> bool:
-    """In a file of its own: a command that the user ran (the program made its id), or a fork's copy."""
-    if part.tool == "bash" and is_own(part.call or ""):
-        return True
-    return bool(start and made_at(part.message, start) > start + SECOND)
 
 
 def _outcome(state: State, about: shapes.Metadata) -> tuple[Status, str]:
