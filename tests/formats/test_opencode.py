@@ -375,6 +375,41 @@ def test_an_error_ends_the_turn(dialect, error, exit_, error_type):
     )
 
 
+def seen(work, reader, step):
+    """A file as it is at the moment."""
+    kind = "part" if "messageID" in step else "message"
+    path = f"/h/storage/{kind}/x/{step['id']}.json"
+    work.apply(reader.read(Record(kind, path, 0, 0, msgspec.Raw(encoded(step)))))
+
+
+def test_an_abort_that_is_read_before_what_was_aborted():
+    """Both were written while nobody looked: the tool began before the end, and does not bring the turn back."""
+    prompt = user(0)
+    stopped = answer(10, prompt, 3000, tokens=(0, 0), finish=None, error={"name": "MessageAbortedError"})
+    work, reader = sessions(), OpenCodeReader()
+    seen(work, OpenCodeReader(), text(prompt, 1, "go"))
+    seen(work, reader, tool(stopped, 20, status="pending"))
+    seen(work, OpenCodeReader(), stopped)
+    seen(work, reader, tool(stopped, 20, 2990, output="x", metadata={"exit": None}))
+    work.settle(2 * 10**18)
+    outcomes = work.take()
+    assert [turn.exit for turn in turns(outcomes)] == ["interrupted"]
+    assert [call.status for call in of(ToolCall, outcomes)] == ["interrupted"]
+
+
+def test_a_file_that_has_its_tokens_before_its_end():
+    """They are written a moment earlier: the call is not over with that, however long ago it began."""
+    prompt = user(0)
+    work, reader = sessions(), OpenCodeReader()
+    seen(work, OpenCodeReader(), text(prompt, 1, "go"))
+    seen(work, reader, answer(10, prompt))
+    work.settle((T0 + 9001) * 10**6)
+    seen(work, reader, answer(10, prompt, 9000))
+    work.settle(2 * 10**18)
+    (call,) = of(ModelCall, work.take())
+    assert (call.start, call.end, call.final) == ((T0 + 10) * 10**6, (T0 + 9000) * 10**6, True)
+
+
 @DATABASES
 def test_a_rejected_permission_ends_the_turn(dialect):
     """Although the message finishes with "tool-calls". (A file of its own cannot know it: there it is silence.)"""

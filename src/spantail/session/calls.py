@@ -135,7 +135,9 @@ class Calls:
             self._input(work, tool, event.input)
         if event.time > turn.last:
             turn.last = event.time
-        if turn.rests or turn.marked or turn.status != "pending" or turn.error_type:
+        # Asked for before the turn's end mark and read after it: that brings no turn back.
+        stale = 0 < event.time < turn.marked
+        if not stale and (turn.rests or turn.marked or turn.status != "pending" or turn.error_type):
             reopen(turn)
         if work.early:
             early = work.early.pop(event.call, None)
