@@ -173,7 +173,8 @@ class OpenCodeReader(Struct):
                 model=message.model or "",
                 provider=message.provider or "",
                 usage=usage,
-                final=True,
+                # Told a moment before it is complete: in a file nothing says yet when it ended.
+                final=bool(completed or message.error or known.asked or known.last),
                 stop=message.finish or "",
                 ends=over,
                 rests=rests,
