@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from spantail.followed import READ_BYTES, Busy, Followed, Sources, rank, size
+from spantail.followed import READ_BYTES, Busy, Followed, Sources, size
 from spantail.gauges import own_gauges
 from spantail.groups import Groups
 from spantail.model import SECOND, Turn
@@ -363,9 +363,8 @@ class Follow:
                 parts.progress(done, todo)
 
     def _take(self, sources: Iterable[Source], arrival: int | None = None, *, again: bool = False) -> None:
-        """In one wake companions are read before main files, and those before the others."""
         now = self.parts.clock() if arrival is None else arrival
-        for source in sorted(sources, key=rank):
+        for source in self.parts.finder.in_wake(sources):
             followed = self.parts.sources.get(source)
             if followed is not None and (self._read(followed, arrival=now) or not again):
                 self._busy.read(followed, self.parts.clock())

@@ -237,10 +237,6 @@ def at_rest(source: Source, floor: int, stat: os.stat_result | None = None) -> b
     return source.files.storage != "rows" and stat.st_mtime_ns < floor
 
 
-def rank(source: Source) -> tuple[bool, bool, str]:
-    return (not source.files.companion, not source.files.main, source.path)
-
-
 def size(source: Source) -> int:
     try:
         return os.stat(source.path).st_size  # noqa: PTH116

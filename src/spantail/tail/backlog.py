@@ -1,4 +1,4 @@
-"""The order in which files found at the start are read: oldest work first, what belongs together together.
+"""The order in which files are read. At the start: oldest work first, what belongs together together.
 
 For the ledger's sake: a session copied by a fork or resume has the ids of the original, and whichever is read
 first gives its name. So units (the files of one session) come in the order of their first records, as if the
@@ -8,7 +8,7 @@ files had been followed from the beginning; inside a unit companions come first,
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from spantail.tail.identity import open_lines
@@ -28,6 +28,20 @@ def units(sources: Sequence[Source]) -> list[list[Source]]:
         found.setdefault((source.group, unit), []).append((time or mtime, mtime, source.path, source))
     ordered = sorted(found.values(), key=lambda unit: min(placed[:3] for placed in unit))
     return [[placed[3] for placed in sorted(unit, key=_inside)] for unit in ordered]
+
+
+def in_wake(sources: Iterable[Source]) -> list[Source]:
+    """Companions are read before main files, and those before the others. Of several documents that changed since
+    the last look those come first that hold the older: where each message is a file of its own, their order is
+    what happened."""
+    ranked = sorted(sources, key=lambda s: (not s.files.companion, not s.files.main, s.path))
+    documents = [s for s in ranked if s.files.storage == "document" and s.files.unit is not None]
+    if len(documents) < 2:
+        return ranked
+    times = {source.path: time or mtime for source in documents for time, mtime, _ in (_look(source),)}
+    return sorted(
+        ranked, key=lambda s: (not s.files.companion, not s.files.main, times.get(s.path, 0), s.path)
+    )
 
 
 def _inside(placed: _Placed) -> tuple[int, int, int, str]:

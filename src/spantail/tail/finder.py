@@ -217,6 +217,10 @@ class Finder:
         """The units of a first reading, in the order of their first records."""
         return backlog.units(sources)
 
+    def in_wake(self, sources: Iterable[Source]) -> list[Source]:
+        """The order in which what changed since the last look is read."""
+        return backlog.in_wake(sources)
+
     # ------------------------------------------------------------------------------------ walking
 
     def _walk(
