@@ -564,6 +564,36 @@ def test_the_metadata_names_the_model_where_messages_do_not(tmp_path, at, model)
     assert (call.model, call.context.version) == (model, "3.33.1")
 
 
+def details(model):
+    mode = f"# Current Mode\n<slug>code</slug>\n<name>Code</name>\n<model>{model}</model>\n"
+    return f"<environment_details>\n{mode}</environment_details>"
+
+
+def test_the_request_names_the_model_where_nothing_else_does():
+    """Roo Code's and Kilo Code's messages have none; what they send ends with it. It holds until it is changed."""
+    first, second = (say(at, "api_req_started", {"request": details(f"m-{at}")}) for at in (100, 900))
+    counted = [request(at, info=None, request="Loading...") for at in (100, 500, 900)]
+    found = events(START, first, *counted[:2], second, counted[2])
+    assert [reply.model for reply in only(Replied, found) if reply.usage] == ["m-100", "m-100", "m-900"]
+    named = events(START, request(100, request=details("other")))
+    assert [reply.model for reply in only(Replied, named)] == ["claude-sonnet-4-5"]
+
+
+@pytest.mark.parametrize(("at", "model"), [(100, "old/model"), (4000, "new/model"), (9000, "new/model")])
+def test_the_history_names_the_model_where_requests_are_not_shown(tmp_path, at, model):
+    """By the message that was sent with the request: it is written down a moment later."""
+    folder = Folder(tmp_path)
+    sent = [
+        spoken([words("<task>\nFix it\n</task>"), words(details("old/model"))], ts=T + 120),
+        answer(words("so"), ts=T + 900),
+        spoken([words("[read_file for 'x'] Result:"), words(details("new/model"))], ts=T + 4020),
+    ]
+    folder.put("ui_messages.json", [START, request(at, info=None, request=None, apiProtocol="openai"), *DONE])
+    folder.put("api_conversation_history.json", sent)
+    folder.look()
+    assert [call.model for call in folder.outcomes(ModelCall)] == [model]
+
+
 def test_without_metadata_the_model_is_unknown():
     """Nothing is invented."""
     (reply,) = only(Replied, events(START, request(100, info=None)))

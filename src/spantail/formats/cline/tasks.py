@@ -19,7 +19,7 @@ from pathlib import PurePath
 from msgspec import Struct, field
 
 from spantail.formats.cline.shapes import part, word
-from spantail.formats.cline.task_folder import model_at
+from spantail.formats.cline.task_folder import model_at, model_named
 from spantail.formats.cline.task_shapes import (
     REQUEST,
     RETRY,
@@ -171,6 +171,9 @@ class UiReader(Struct):
         if found is not None and found[1] != self.cwd:
             self.cwd = found[1]
             yield Started(session=self.task, cwd=self.cwd)
+        named = "" if old or message.model_info else model_named(word(request.request))
+        if named:
+            self.model, self.provider = named, ""
         usage = request.usage()
         reason = word(request.cancel_reason)
         if usage.total():
