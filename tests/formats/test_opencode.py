@@ -745,6 +745,18 @@ def test_a_database_that_lived_through_versions(tmp_path):
     assert total == sum(e["tokens"]["input"] for e in expect)
 
 
+def test_a_session_that_has_events_but_none_of_its_messages(tmp_path):
+    """Then the rows are all there is of them."""
+    shutil.copytree(FIXTURES / "opencode/tools-a/home/.local/share/opencode", tmp_path / "db")
+    path = tmp_path / "db/opencode.db"
+    connection = sqlite3.connect(path)
+    connection.execute("DELETE FROM event WHERE type NOT LIKE 'session.%'")
+    connection.commit()
+    connection.close()
+    outcomes = read_database(path)
+    assert [len(of(kind, outcomes)) for kind in (Turn, ModelCall, ToolCall)] == [1, 5, 4]
+
+
 def test_only_named_columns_of_four_tables_are_selected():
     """Tables with secrets are never asked, whatever the database holds."""
     everything = frozenset(

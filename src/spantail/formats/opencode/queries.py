@@ -19,10 +19,11 @@ NOTES: Final = ("Continue if you have next steps", "Summarize the task tool outp
 """Messages that the program sends to the model in the user's place."""
 SHELL: Final = "The following tool was executed by the user"
 
-_CREATED: Final = (
-    "EXISTS (SELECT 1 FROM event c WHERE c.aggregate_id = {session}"
-    " AND c.type >= 'session.created' AND c.type < 'session.createe')"
+_HAS: Final = (
+    "EXISTS (SELECT 1 FROM event c WHERE c.aggregate_id = {{session}}"
+    " AND c.type >= '{0}' AND c.type < '{0}' || char(127))"
 )
+_BY_EVENTS: Final = f"({_HAS.format('session.created')} AND {_HAS.format('message.updated')})"
 _NEEDED: Final = {
     "message": {"id", "session_id", "data"},
     "part": {"id", "message_id", "time_created", "time_updated", "data"},
@@ -46,7 +47,7 @@ def queries(columns: Columns) -> Plan:
                 table="event",
                 key="id",
                 columns=("aggregate_id", "CAST(data AS BLOB)"),
-                where=f"{what} AND {_CREATED.format(session='event.aggregate_id')}",
+                where=f"{what} AND {_BY_EVENTS.format(session='event.aggregate_id')}",
             )
         )
     if {"message", "part"} <= has:
@@ -59,7 +60,7 @@ def queries(columns: Columns) -> Plan:
                 # Between the versions without events and those that fill them the start of a running shell
                 # command moved with its output; with events the first start is known.
                 columns=("session_id", "CAST(data AS BLOB)", "1" if events else "0"),
-                where=f"NOT {_CREATED.format(session='message.session_id')}" if "event" in has else "",
+                where=f"NOT {_BY_EVENTS.format(session='message.session_id')}" if "event" in has else "",
                 parts=Parts(
                     table="part",
                     owner="message_id",
