@@ -894,6 +894,23 @@ def test_the_header_tells_where_a_session_runs_before_its_manifest_is_read():
     assert started("x", updated_at="1") == started("x", updated_at="2")
 
 
+def test_a_folder_that_is_found_has_what_its_manifest_tells(tmp_path):
+    """The manifest is read after the messages, since it tells the end; where and with whom is known before."""
+    folder = tmp_path / ".cline" / "data" / "sessions" / MAIN
+    told = {"session_id": MAIN, "cwd": "/w/shop", "provider": "p", "metadata": {"git": {"branch": "main"}}}
+    end = {"status": "completed", "exit_code": 0, "ended_at": "2026-11-18T05:55:00.000Z"}
+    messages = [user("go", 0), reply(1000)]
+    followed = Followed(tmp_path)
+    followed.put(folder / f"{MAIN}.json", json.dumps({**told, **end}).encode())
+    document = {"version": 1, "agent": "lead", "messages": messages}
+    followed.put(folder / f"{MAIN}.messages.json", json.dumps(document).encode())
+    followed.look()
+    found = followed.outcomes()
+    for one in (o for o in found if isinstance(o, Turn | ModelCall | RunStarted)):
+        assert (one.context.cwd, one.context.project, one.context.branch) == ("/w/shop", "shop", "main")
+    assert only(Turn, found).exit == "success"
+
+
 def test_odd_documents_are_cut_or_refused():
     """Without messages there are none; another shape is the tail's to report."""
     assert len(list(entries(b"{}"))) == 1

@@ -1,7 +1,8 @@
 """What stands beside Cline's messages: the manifest of a session, and the log of the hooks.
 
 The manifest tells where a session ran and how its run ended. It is written after the last message, and is read
-after the messages (`main=False`): an end that came before its turn would end nothing.
+after the messages (`main=False`): an end that came before its turn would end nothing. What it tells of the session
+itself is wanted before that, so the messages' reader looks into it as well.
 
 The hooks' log is one file for all sessions, written in ACP mode only. Of it only the ends of tool calls are taken:
 they come one by one, while the messages tell of a batch of calls when all of it has ended, and have exact times.
@@ -12,7 +13,7 @@ well, success of failed commands). Those of subagents name the agent but not its
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import PurePath
+from pathlib import Path, PurePath
 
 from msgspec import Struct
 
@@ -27,6 +28,7 @@ from spantail.formats.cline.shapes import (
     Git,
     HistoryOrigin,
     Hook,
+    Manifest,
     ManifestMetadata,
     part,
     word,
@@ -39,6 +41,35 @@ UNIQUE = 8
 """A call's id shorter than this (`call_1`, `0`) is no identity: providers that make such ids repeat them."""
 
 
+LARGEST = 1 << 20
+"""A larger manifest is none."""
+
+
+def _started(session: str, manifest: Manifest, metadata: ManifestMetadata) -> Started:
+    return Started(
+        session=session,
+        cwd=word(manifest.cwd),
+        branch=word((part(GIT, metadata.git) or Git()).branch),
+        version=word((part(HISTORY_ORIGIN, metadata.origin) or HistoryOrigin()).version),
+        provider=word(manifest.provider),
+        copied_from=word((part(FORK, metadata.fork) or Fork()).forked_from_session_id),
+    )
+
+
+def beside(path: str, session: str) -> Started | None:
+    """What the manifest in the folder of this file tells of the session. Asked of the disk, since in a folder that is
+    found at the start it is read after the messages."""
+    try:
+        file = Path(path).with_name(f"{session}.json")
+        body = file.read_bytes() if file.is_file() and file.stat().st_size <= LARGEST else b""
+    except (OSError, ValueError):
+        return None
+    manifest: Manifest | None = part(MANIFEST, body)
+    if manifest is None or manifest.session_id != session:
+        return None
+    return _started(session, manifest, part(MANIFEST_METADATA, manifest.metadata) or ManifestMetadata())
+
+
 class ManifestReader(Struct):
     ended: str = ""
     """The last end that was told: the manifest is written again for other reasons too."""
@@ -49,14 +80,7 @@ class ManifestReader(Struct):
         if manifest is None or manifest.session_id != session:
             return  # another document of the folder
         metadata = part(MANIFEST_METADATA, manifest.metadata) or ManifestMetadata()
-        yield Started(
-            session=session,
-            cwd=word(manifest.cwd),
-            branch=word((part(GIT, metadata.git) or Git()).branch),
-            version=word((part(HISTORY_ORIGIN, metadata.origin) or HistoryOrigin()).version),
-            provider=word(manifest.provider),
-            copied_from=word((part(FORK, metadata.fork) or Fork()).forked_from_session_id),
-        )
+        yield _started(session, manifest, metadata)
         status, ended_at = word(manifest.status), word(manifest.ended_at)
         end = f"{status} {ended_at}"
         if status not in EXITS or end == self.ended:

@@ -23,7 +23,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from spantail.formats.cline.companions import UNIQUE
+from spantail.formats.cline.companions import UNIQUE, beside
 from spantail.formats.cline.results import outcome
 from spantail.formats.cline.shapes import (
     HEADER,
@@ -142,7 +142,7 @@ class MessagesReader(Struct):
         id_ = word(message.id) or f"{self.main}/{PurePath(record.path).name}/{record.position}"
         past = 0 < stated < self.prompted
         if message.role == "user":
-            yield from self._user(message, metadata, id_, time, past=past, stated=stated > 0)
+            yield from self._user(message, metadata, id_, time, record.path, past=past, stated=stated > 0)
         elif message.role == "assistant" and not past:
             if not self.session:
                 # A subagent without its task: work that no call can be found for.
@@ -180,7 +180,15 @@ class MessagesReader(Struct):
     # ------------------------------------------------------------------- prompts and results
 
     def _user(
-        self, message: Message, metadata: Metadata, id_: str, time: int, *, past: bool, stated: bool
+        self,
+        message: Message,
+        metadata: Metadata,
+        id_: str,
+        time: int,
+        path: str,
+        *,
+        past: bool,
+        stated: bool,
     ) -> Iterator[Event]:
         if metadata.kind == "compaction_summary" or message.summary:
             if self.session and not past:
@@ -204,6 +212,8 @@ class MessagesReader(Struct):
         if self.nested:
             self.session = f"{self.main}/{task_digest(text)}"
             yield self._nested(time)
+        elif (known := beside(path, self.main)) is not None:
+            yield known
         yield Prompted(session=self.session, time=time, turn=id_, content=message.content)
 
     def _result(self, block: Block, time: int, *, stated: bool) -> Iterator[Event]:
