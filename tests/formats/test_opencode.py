@@ -433,6 +433,21 @@ def test_a_reply_that_asks_for_tools_and_says_stop_does_not_end_the_turn(dialect
     assert [t.status for t in of(Turn, play(dialect, *steps))] == ["ok"]
 
 
+@DATABASES
+def test_a_tool_that_the_provider_ran_is_inside_its_reply(dialect):
+    """A search on its side: the reply goes on after it, and ends the turn."""
+    prompt = user(0)
+    reply = answer(10, prompt, 5000)
+    search = tool(reply, 20, 3000, name="web_search") | {"metadata": {"providerExecuted": True}}
+    work, reader = sessions(), OpenCodeReader()
+    for record in records(dialect, [prompt, text(prompt, 1, "go"), search, reply])[0]:
+        work.apply(reader.read(record))
+    work.settle((T0 + 8000) * 10**6)
+    outcomes = work.take()
+    assert [(t.status, t.tools) for t in turns(outcomes)] == [("ok", 1)]
+    assert [call.end for call in of(ModelCall, outcomes)] == [(T0 + 5000) * 10**6]
+
+
 @EVERYWHERE
 def test_a_reply_that_ended_for_an_unknown_reason_is_an_answer(dialect):
     """Older versions ask the model again after it, newer ones do not."""

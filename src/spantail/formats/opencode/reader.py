@@ -317,7 +317,10 @@ class OpenCodeReader(Struct):
                 model_call=part.message,
                 starts_agent=name == "task",
             )
-        known.asked = max(known.asked, known.tools[part.id])
+        provider = decoded(shapes.ABOUT, part.metadata)
+        if provider is None or not provider.executed:
+            # What the provider runs itself (a search) is a part of its reply.
+            known.asked = max(known.asked, known.tools[part.id])
         about = decoded(shapes.METADATA, state.metadata) or shapes.Metadata()
         if name == "task" and about.session:
             task = decoded(shapes.TASK_INPUT, state.input)

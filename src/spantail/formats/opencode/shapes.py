@@ -97,6 +97,7 @@ class Part(Struct, gc=False):
     tool: str | None = None
     call: str | None = field(name="callID", default=None)
     state: State | None = None
+    metadata: Raw = Raw()
     auto: bool | None = None
     overflow: bool | None = None
     attempt: Number = None
@@ -119,6 +120,12 @@ class Metadata(Struct, gc=False):
     interrupted: bool | None = None
 
 
+class About(Struct, gc=False):
+    """Of a tool's part: what the model's provider says of it."""
+
+    executed: bool | None = field(name="providerExecuted", default=None)
+
+
 class TaskInput(Struct, gc=False):
     kind: str | None = field(name="subagent_type", default=None)
 
@@ -137,6 +144,7 @@ MESSAGE: Final = msgspec.json.Decoder(Message)
 PART: Final = msgspec.json.Decoder(Part)
 HAPPENED: Final = msgspec.json.Decoder(Happened)
 METADATA: Final = msgspec.json.Decoder(Metadata)
+ABOUT: Final = msgspec.json.Decoder(About)
 TASK_INPUT: Final = msgspec.json.Decoder(TaskInput)
 FAILURE: Final = msgspec.json.Decoder(Failure)
 TEXT: Final = msgspec.json.Decoder(str)
