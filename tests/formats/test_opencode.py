@@ -683,10 +683,11 @@ def test_a_subagent_hangs_below_its_call(dialect):
 
 
 def test_retries_are_noted():
+    """Once, however often their part is read."""
     prompt = user(0)
     reply = answer(10, prompt, 900)
     retry = part(reply, 20, "retry", attempt=2, time={"created": T0 + 20}, error={})
-    outcomes = play("events", prompt, text(prompt, 1, "go"), retry, reply)
+    outcomes = play("events", prompt, text(prompt, 1, "go"), retry, retry, reply)
     (turn,) = turns(outcomes)
     assert [(event.name, event.attrs) for event in turn.events] == [("retry", {"attempt": 2})]
 

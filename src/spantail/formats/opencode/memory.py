@@ -26,7 +26,7 @@ class Known(Struct, array_like=True):
     """When its latest tool began to run: the model had said all by then."""
     last: int = 0
     tools: dict[str, int] = {}
-    """Part -> its first start; 0 while only asked for, DONE when it ended."""
+    """Part -> its first start; 0 while only asked for, DONE when it ended. A retry that was told is DONE as well."""
     blocked: bool = False
     failed: bool = False
 

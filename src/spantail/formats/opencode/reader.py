@@ -228,7 +228,8 @@ class OpenCodeReader(Struct):
             trigger = "auto" if part.auto else "manual"
             at = known.created or made_at(part.message)
             yield Noted(session=part.session, time=at, kind="compaction", attrs={"trigger": trigger})
-        elif part.type == "retry":
+        elif part.type == "retry" and part.id not in known.tools:
+            known.tools[part.id] = DONE  # told: a row that is open is looked at again, parts and all
             at = time_ns(part.time.created) if part.time is not None else time
             attempt = shapes.count(part.attempt)
             yield Noted(session=part.session, time=at, kind="retry", attrs={"attempt": attempt})
