@@ -10,7 +10,8 @@ from typing import Any, Self
 import msgspec
 
 from spantail.formats.claude_code.lines import Line
-from spantail.formats.claude_code.reader import ClaudeReader, MetaReader
+from spantail.formats.claude_code.meta import MetaReader
+from spantail.formats.claude_code.reader import ClaudeReader
 from spantail.formats.times import iso_ns
 from spantail.model import Context, ModelCall, Outcome, Record, Subagent, ToolCall, Turn
 from spantail.session.sessions import Sessions

@@ -5,7 +5,7 @@ import json
 import pytest
 from claude_lines import FOLDER, SID, Read, line, nested, ns, place, read, reply, result, usage, user
 
-from spantail.formats.claude_code.reader import unit
+from spantail.formats.claude_code.meta import unit
 from spantail.model import ModelCall, Subagent, ToolCall, Turn, Usage
 
 HISTORY = [

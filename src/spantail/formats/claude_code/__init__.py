@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from spantail.formats.claude_code.lines import Line
-from spantail.formats.claude_code.reader import ClaudeReader, MetaReader, unit
+from spantail.formats.claude_code.meta import MetaReader, unit
+from spantail.formats.claude_code.reader import ClaudeReader
 from spantail.formats.row import Files, Format, Gives, Root
 
 FORMAT = Format(

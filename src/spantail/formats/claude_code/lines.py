@@ -104,6 +104,8 @@ class Line(Struct, gc=False):
     compact: Raw = field(name="compactMetadata", default=Raw())
     retry: Any = field(name="retryAttempt", default=None)
     cost: Any = field(name="totalCostUSD", default=None)
+    data: Raw = Raw()
+    parent_tool: Id | None = field(name="parentToolUseID", default=None)
 
 
 class Attachment(Struct, gc=False):
@@ -133,6 +135,14 @@ class AgentInput(Struct, gc=False):
     prompt: str | None = None
 
 
+class Progress(Struct, gc=False):
+    """data of a progress line; of a subagent's it holds a line of that one."""
+
+    type: Id | None = None
+    agent_id: Id | None = field(name="agentId", default=None)
+    message: Line | None = None
+
+
 class Origin(Struct, gc=False):
     kind: str | None = None
 
@@ -159,6 +169,7 @@ ATTACHMENT = Decoder(Attachment)
 AGENT_RESULT = Decoder(AgentResult)
 AGENT_INPUT = Decoder(AgentInput)
 USAGE = Decoder(LineUsage)
+PROGRESS = Decoder(Progress)
 ORIGIN = Decoder(Origin)
 API_ERROR = Decoder(ApiError)
 COMPACTION = Decoder(Compaction)

@@ -17,7 +17,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator
 from hashlib import blake2b
-from itertools import islice
 from pathlib import PurePath
 
 from msgspec import Struct
@@ -28,7 +27,6 @@ from spantail.formats.claude_code.lines import (
     API_ERROR,
     ATTACHMENT,
     COMPACTION,
-    META,
     USAGE,
     AgentResult,
     Block,
@@ -36,6 +34,7 @@ from spantail.formats.claude_code.lines import (
 )
 from spantail.formats.claude_code.outcome import INTERRUPTED, failure, rejected
 from spantail.formats.claude_code.outcome import text as text_of
+from spantail.formats.claude_code.progress import told
 from spantail.formats.claude_code.prompts import (
     CUT,
     HIDDEN,
@@ -119,6 +118,8 @@ class ClaudeReader(Struct):
     chains: dict[str, str] = {}
     """Inline sidechains (up to 1.0.x): uuid of a line -> the sidechain's session."""
     ended_chains: list[str] = []
+    told: list[str] = []
+    """Subagents without a file of their own."""
 
     def read(self, record: Record) -> Iterable[Event]:
         # The two frequent kinds make lists, not generators: this is the hot path of a backlog.
@@ -133,7 +134,7 @@ class ClaudeReader(Struct):
         elif kind == "attachment":
             take = self._attachment
         else:
-            return self._other(line)
+            return self._other(record)
         if not self.session:
             self._name(record.path, line)
         time = iso_ns(line.timestamp) if line.timestamp else 0
@@ -146,9 +147,12 @@ class ClaudeReader(Struct):
             return take(line, time)
         return [*self._introduce(line, time), *take(line, time)]
 
-    def _other(self, line: Line) -> Iterable[Event]:
+    def _other(self, record: Record) -> Iterable[Event]:
+        line: Line = record.body
         if line.type == "cost-state":
             return self._cost_state(line)
+        if line.type == "progress" and (found := told(record)) is not None:
+            return self._told(record.path, line, *found)
         if line.type == "fork-context-ref":
             self.forked = True
         return ()
@@ -468,6 +472,25 @@ class ClaudeReader(Struct):
         over = result.status == "completed" or (not result.status and result.duration is not None)
         yield Linked(session=nested, time=time, call=call, parent=session, usage=usage, over=over)
 
+    def _told(self, path: str, line: Line, agent: str, message: Line) -> Iterator[Event]:
+        """A subagent's message, of whose file nothing was kept."""
+        if not self.session:
+            self._name(path, line)
+        session = f"{self.base}/{agent}"
+        time = iso_ns(message.timestamp or line.timestamp or "")
+        if agent not in self.told:
+            self.told = [*self.told, agent][-KEEP:]
+            yield Started(session=session, time=time, parent=self.session, agent_id=agent)
+            if line.parent_tool:
+                yield Linked(session=session, time=time, call=line.parent_tool, parent=self.session)
+            turn = f"{agent}/{message.uuid or time}"
+            yield Prompted(session=session, time=time, turn=turn, outer=line.prompt_id or "")
+        nested = ClaudeReader(session=session, agent_id=agent, base=self.base, started=True, prompts=1)
+        if message.type == "assistant":
+            yield from nested._assistant(message, time)
+        elif message.type == "user":
+            yield from nested._user(message, time)
+
     # ----------------------------------------------------------------------------- the others
 
     def _system(self, line: Line, time: int) -> Iterator[Event]:
@@ -533,47 +556,3 @@ class ClaudeReader(Struct):
         # At an interruption the line comes before the results of the open calls.
         if self.ended:
             yield Ended(session=self.session)
-
-
-class MetaReader(Struct):
-    """agent-<agentId>.meta.json: which call started the subagent."""
-
-    def read(self, record: Record) -> Iterator[Event]:
-        meta = decoded(META, record.body)
-        if meta is None:
-            return
-        name = PurePath(record.path)
-        parts = name.parts
-        if "subagents" not in parts:
-            return
-        base = parts[len(parts) - 2 - parts[::-1].index("subagents")]
-        agent = name.name.removeprefix("agent-").removesuffix(".meta.json")
-        session = f"{base}/{agent}"
-        parent = f"{base}/{meta.parent_agent_id}" if meta.parent_agent_id else base
-        if "workflows" in parts:
-            parent = f"{base}/{parts[-2]}"
-        yield Started(session=session, parent=parent, name=meta.name or meta.agent_type or "", agent_id=agent)
-        if meta.tool_use_id:
-            yield Linked(session=session, call=meta.tool_use_id, parent=parent)
-
-
-TIMESTAMP = re.compile(rb'"timestamp": ?"([^"]{10,40})"')
-SESSION = re.compile(rb'"sessionId": ?"([^"]{1,80})"')
-
-
-def unit(path: str, head: bytes) -> tuple[int, str]:
-    """A session's main file and those of its subagents are read together."""
-    found = islice(TIMESTAMP.finditer(head), 8)
-    times = [iso_ns(each[1].decode("ascii", "replace")) for each in found]
-    time = min((at for at in times if at), default=0)
-    name = PurePath(path)
-    parts = name.parts
-    if "subagents" in parts:
-        return time, parts[len(parts) - 2 - parts[::-1].index("subagents")]
-    named = SESSION.search(head)
-    session = named[1].decode("utf-8", "replace") if named is not None else name.stem
-    if name.name.startswith("agent-"):
-        return time, session
-    if session != name.stem or b'"forkedFrom"' in head:
-        time += 1  # a fork: its copied lines bear the original's times, and maybe its name
-    return time, name.stem
