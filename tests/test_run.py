@@ -25,6 +25,7 @@ from spantail.commands import run as run_command
 from spantail.commands.run import Run
 from spantail.model import SECOND
 from spantail.state.store import Store
+from spantail.state.unopened import left_by_the_last_commit
 from spantail.tables import Project
 from spantail.tail.wake import HandWaker
 
@@ -171,6 +172,16 @@ def test_once_says_what_could_not_be_delivered(tmp_path, monkeypatch):
         assert run_command.main(config, os.environ, clock=lambda: LONG_AFTER) == 0
         page = (tmp_path / "state" / "page.prom").read_text()
         assert truth.complaints(receiver.spans, page, truth.expected(TOOLS)) == []
+
+
+def test_the_state_may_be_named_from_here(tmp_path, monkeypatch):
+    """`--state st`: what is in it is sent, and can be shown while it cannot be opened."""
+    monkeypatch.chdir(tmp_path)
+    with Receiver("http") as receiver:
+        spans, _ = once(TOOLS / "home", Path("st"), receiver, monkeypatch)
+        assert any(truth.is_turn(span) for span in spans)
+    rows, _ = left_by_the_last_commit(Path("st/state.db"))
+    assert rows
 
 
 def test_a_restart_reads_only_what_is_new(tmp_path):

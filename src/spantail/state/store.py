@@ -339,7 +339,8 @@ class OutboxReader:
 
     def _pending(self, after_id: int, limit_bytes: int) -> list[tuple[int, int, bytes]]:
         if self._db is None:
-            self._db = sqlite3.connect(f"{self._path.as_uri()}?mode=ro", uri=True, isolation_level=None)
+            uri = self._path.absolute().as_uri()  # a folder may be given as it is seen from here
+            self._db = sqlite3.connect(f"{uri}?mode=ro", uri=True, isolation_level=None)
             self._db.execute("PRAGMA cache_size=-256")  # everything is read once
         out: list[tuple[int, int, bytes]] = []
         size = 0
