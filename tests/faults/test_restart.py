@@ -15,6 +15,7 @@ import seen
 import replay
 import truth
 from program import LONG_AFTER, configured
+from spantail import follow
 from spantail.commands import run
 from spantail.commands.run import Run
 from spantail.model import SECOND
@@ -91,6 +92,42 @@ def test_nothing_new_opens_nothing(case, tmp_path):
     home = replay.copied(case, tmp_path / "home")
     assert once(home, tmp_path)
     assert once(home, tmp_path) == []
+
+
+def killed_after(commits: int, home: Path, tmp_path: Path, monkeypatch) -> None:
+    """A run in a process of its own that ends with one of its commits."""
+    if process := os.fork():
+        os.waitpid(process, 0)
+        return
+    try:
+        left, commit = [commits], Store.commit
+
+        def last(store, changes, now) -> None:
+            commit(store, changes, now)
+            left[0] -= 1
+            if not left[0]:
+                os._exit(0)
+
+        monkeypatch.setattr(Store, "commit", last)
+        monkeypatch.setattr(follow, "READ_BYTES", 1)
+        monkeypatch.setattr(follow, "COMMIT_BYTES", 0)
+        once(home, tmp_path)
+    finally:
+        os._exit(0)
+
+
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+@pytest.mark.parametrize("case", CASES, ids=truth.name)
+def test_killed_in_the_middle_of_a_file_at_rest(case, tmp_path, monkeypatch):
+    """A long file is committed in parts, and nothing but its cursor says that there is more of it."""
+    home = replay.copied(case, tmp_path / "home")
+    once(home, tmp_path / "whole")
+    for commits in (2, 3, 5, 8, 13):
+        cut = tmp_path / f"cut-{commits}"
+        cut.mkdir()
+        killed_after(commits, home, cut, monkeypatch)
+        once(home, cut)
+        assert seen.totals(cut / "state") == seen.totals(tmp_path / "whole/state")
 
 
 def test_one_more_line_reads_one_more_line(tmp_path, read):

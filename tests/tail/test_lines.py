@@ -424,6 +424,18 @@ def test_changed_is_false_for_a_file_as_it_was(follower):
     assert follower.tail.changed()
 
 
+def test_a_file_that_was_not_read_to_its_end_is_changed(follower):
+    """Although it rests: who takes up the cursor after a kill looks at nothing else."""
+    follower.append(b'{"n":1}\n{"n":2}\n')
+    assert follower.tail.read(1, 7).more
+    follower.tail.close()
+    follower.restart()
+    assert follower.tail.changed()
+    assert follower.ns() == [2]
+    follower.restart()
+    assert not follower.tail.changed()
+
+
 def test_a_vanished_file_is_said_once_and_may_come_back(follower):
     """Nothing is raised, the tail stays usable."""
     follower.append(b'{"n":1}\n')

@@ -22,6 +22,8 @@ from spantail.tail import compressed
 
 SAMPLE: Final = 256
 """How many bytes at the beginning and before the position are compared."""
+UNFINISHED: Final = -1
+"""A size that no file has: there is more to read, also for whoever takes up a stored cursor."""
 
 
 class Cursor(Struct, array_like=True, frozen=True, gc=False):

@@ -183,7 +183,7 @@ class LineTail:
             before=at.before
             if batch.more or (opened and offset == at.offset)
             else identity.before(file, offset),
-            size=stat.st_size,
+            size=identity.UNFINISHED if batch.more else stat.st_size,
             mtime=stat.st_mtime_ns,
             skipping=skipping,
         )

@@ -17,8 +17,6 @@ from msgspec import Struct
 OPEN: Final = 256
 """How many open rows per query are looked at again; beyond that the oldest are given up."""
 ANCHORS: Final = 12
-UNFINISHED: Final = -1
-"""A size that no file has: there is more to read, also for whoever takes up a stored cursor."""
 
 
 class Anchor(Struct, array_like=True, gc=False):

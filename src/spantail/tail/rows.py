@@ -27,7 +27,8 @@ from spantail.formats.queries import Parts, Plan, Query, Row, Values
 from spantail.model import SECOND, Record
 from spantail.tail import row_cursor
 from spantail.tail.database import Database, trouble
-from spantail.tail.row_cursor import OPEN, UNFINISHED, Cursor, Mark, Seen, Signature
+from spantail.tail.identity import UNFINISHED
+from spantail.tail.row_cursor import OPEN, Cursor, Mark, Seen, Signature
 from spantail.tail.source import Batch, Source
 
 YOUNG: Final = 2 * SECOND
