@@ -15,7 +15,9 @@ from program import once
 from receiver import Receiver
 from spantail import crew
 from spantail.crew import Crew
+from spantail.formats import TABLE
 from spantail.session.sessions import Sessions
+from spantail.tail.finder import Finder
 from test_live import _added, content
 
 CASES = ("tools-a", "subagent-a", "fork-a", "resume-a", "tui-slash-a", "models-a", "sigkill-a", "compact-a")
@@ -70,9 +72,9 @@ def test_a_process_that_dies_costs_nothing(home, tmp_path, monkeypatch):
 
     results = Crew.results
 
-    def dying(self):
+    def dying(self, stopping):
         os.kill(children[0], signal.SIGKILL)
-        yield from results(self)
+        yield from results(self, stopping)
 
     monkeypatch.setattr(os, "fork", forked)
     monkeypatch.setattr(Crew, "results", dying)
@@ -80,6 +82,26 @@ def test_a_process_that_dies_costs_nothing(home, tmp_path, monkeypatch):
     assert children
     assert together == alone
     assert _added(crew_page) == _added(page)
+
+
+class Endless:
+    """A unit of gigabytes."""
+
+    def serve(self, _units, _pipe):
+        while True:
+            signal.pause()
+
+
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_a_stop_does_not_wait_for_a_unit(home):
+    """Neither for its result nor for the end of the process that is at it."""
+    finder = Finder(TABLE, [str(home)], own_home=False, environ={})
+    crew = Crew(finder.backlog(finder.scan()), Endless(), 2, [])
+    looks = iter([False, True])
+    assert list(crew.results(lambda: next(looks))) == []
+    crew.close()
+    with pytest.raises(ChildProcessError):
+        os.waitpid(-1, os.WNOHANG)
 
 
 class Asking:

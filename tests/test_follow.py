@@ -19,6 +19,7 @@ from program import configured
 from receiver import Receiver
 from spantail.commands.run import Run
 from spantail.config import Limits
+from spantail.followed import Followed
 from spantail.model import SECOND
 from spantail.state.store import Store
 from spantail.tail.wake import HandWaker
@@ -101,6 +102,61 @@ def test_nothing_is_settled_by_a_time_up_to_which_not_all_was_read(tmp_path, rec
     loop.end()
     (turn,) = (span for span in receiver.spans if truth.is_turn(span))
     assert turn.end - turn.start == 9 * SECOND
+
+
+LONG = 3 << 20
+"""Bytes that take many reads."""
+
+
+def long_turn(loop) -> None:
+    loop.write("user", at=0, turn_id="t", text="x")
+    with loop.path.open("ab") as file:
+        file.write(b"".join(b'{"type":"?","x":"%s"}\n' % (b"x" * 1000) for _ in range(LONG // 1000)))
+    loop.write("assistant_finished", at=5, turn_id="t", message_id="m", finish_reason="stop")
+
+
+def stopped_in(loop, monkeypatch) -> list[int]:
+    """Tells the loop to stop while it reads, and lets the time pass that it has left; what was read afterwards."""
+    read, sizes = Followed.read, []
+
+    def reading(followed, *args, **more):
+        batch = read(followed, *args, **more)
+        sizes.append(batch.bytes)
+        if len(sizes) == 1:
+            loop.run.follow.stop()
+            loop.now[0] += 2 * SECOND
+        return batch
+
+    monkeypatch.setattr(Followed, "read", reading)
+    return sizes
+
+
+@pytest.mark.parametrize("live", [False, True])
+def test_a_stop_does_not_wait_for_the_end_of_a_long_file(live, tmp_path, receiver, monkeypatch):
+    """A file of gigabytes takes longer than ten seconds. The next start goes on, and nothing was settled early."""
+    loop = Loop(tmp_path)
+    if live:
+        loop.begin()
+    long_turn(loop)
+    sizes = stopped_in(loop, monkeypatch)
+    if live:
+        loop.look(60)
+    else:
+        loop.begin()
+        loop.waker.change(str(loop.path))  # as polling says of all that it sees for the first time
+    loop.run.follow.run()
+    loop.end()
+    assert len(sizes) == 1
+    assert receiver.spans == []
+    monkeypatch.undo()
+    for key, value in receiver.environ().items():
+        monkeypatch.setenv(key, value)
+    again = Loop(tmp_path)
+    again.now[0] = BEGIN + 3600 * SECOND
+    again.begin()
+    again.end()
+    (turn,) = (span for span in receiver.spans if truth.is_turn(span))
+    assert turn.end - turn.start == 5 * SECOND
 
 
 def test_a_turn_waits_for_what_its_subagent_wrote_before_it_ended(tmp_path, receiver):

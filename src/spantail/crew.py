@@ -54,6 +54,8 @@ WORTH_BYTES = 64 << 20
 MOST = 2
 AHEAD = 4
 """Units that a process is given before its results are taken, so that it never waits for the loop."""
+LOOK_SECONDS = 0.2
+"""How often one who waits for a result looks whether it is still wanted."""
 WINDOW = 64
 """How many units may be done ahead of one that takes long."""
 
@@ -83,30 +85,35 @@ class Crew:
         self._gone: list[Connection] = []
         self._busy: dict[Connection, deque[int]] = {}
         """What each process has been given, in order."""
+        self._processes: list[int] = []
         from multiprocessing.connection import Pipe  # most starts have no crew
 
         for _ in range(count):
             ours, theirs = Pipe()
-            if os.fork() == 0:
+            process = os.fork()
+            if process == 0:
                 for pipe in (ours, *self._busy):
                     pipe.close()
                 for descriptor in inherited:
                     os.close(descriptor)
                 job.serve(self.units, theirs)
             theirs.close()
+            self._processes.append(process)
             self._busy[ours] = deque()
         for pipe in self._busy:
             self._give(pipe, 0)
 
-    def results(self) -> Iterator[Result]:
+    def results(self, stopping: Callable[[], bool]) -> Iterator[Result]:
         """In the order of the units, so that the outcome does not depend on who was faster; those that
-        a process took down with it come back as not done."""
+        a process took down with it come back as not done. Ends early when it is told to stop."""
         from multiprocessing.connection import Connection, wait
 
         done: dict[int, Result] = {}
         for unit in range(len(self.units)):
             while unit not in done and (at_work := [pipe for pipe, units in self._busy.items() if units]):
-                for pipe in wait(at_work):
+                if stopping():
+                    return
+                for pipe in wait(at_work, LOOK_SECONDS):
                     assert isinstance(pipe, Connection)
                     for result in self._taken(pipe):
                         done[result.unit] = result
@@ -143,15 +150,14 @@ class Crew:
             self._next += 1
 
     def close(self) -> None:
-        """The processes end when their pipe does."""
-        pipes = [*self._busy, *self._gone]
-        for pipe in pipes:
+        """A process ends with its pipe, but not in the middle of a unit; that is not wanted any more, and it has
+        nothing of which something could be left half done."""
+        for pipe in (*self._busy, *self._gone):
             pipe.close()
-        for _ in pipes:
-            try:
-                os.wait()
-            except ChildProcessError:
-                break
+        for process in self._processes:
+            with contextlib.suppress(ProcessLookupError, ChildProcessError):
+                os.kill(process, signal.SIGKILL)
+                os.waitpid(process, 0)
 
 
 class Job:

@@ -63,6 +63,8 @@ ACK_SECONDS = 1.0
 TIDY_SECONDS = 600.0
 TIDY_STEP_SECONDS = 0.2
 RETRY_SECONDS = 1.0
+LAST_SECONDS = 1.0
+"""How long what is there is still taken when it was told to stop; the next start goes on where that ends."""
 FREE_BYTES = 1 << 20
 """Unused space in the state that is worth giving back as soon as the outbox is empty."""
 
@@ -101,6 +103,9 @@ class Follow:
     def __init__(self, parts: Parts) -> None:
         self.parts = parts
         self.stopping = False
+        self._stopped = 0
+        self._cut = False
+        """Whether something was not read to its end, because it was told to stop."""
         self.stuck = ""
         """Why the last commit failed; empty if it did not."""
         self.backlog_done = False
@@ -169,11 +174,13 @@ class Follow:
         """Follows until told to stop."""
         while not self.stopping:
             self.step(self._patience())
-        self._look(self.parts.waker.wait(0))
+        if self.backlog_done:
+            self._look(self.parts.waker.wait(0))
         self.commit()
 
     def stop(self) -> None:
         """From a signal handler."""
+        self._stopped = self.parts.clock()
         self.stopping = True
         self.parts.waker.poke()
 
@@ -221,7 +228,8 @@ class Follow:
         if self._closing:
             self._look(parts.waker.wait(0))
         # All that was written before the wait has been read now; what came during it perhaps not.
-        parts.groups.settle(asked, spare=True)
+        if not self._cut:
+            parts.groups.settle(asked, spare=True)
         if self._due(now):
             self.commit()
         parts.stepped()
@@ -297,7 +305,7 @@ class Follow:
         todo, done = sum(sizes), 0
         said: set[str] = set()
         waiting = 0
-        for result in crew.results():
+        for result in crew.results(lambda: self.stopping):
             unit = crew.units[result.unit]
             if result.done and parts.groups.adopt(unit[0], result.ledger, result.works, result.slugs):
                 parts.sources.adopt(result.cursors)
@@ -379,7 +387,7 @@ class Follow:
         sessions = parts.groups.of(source)
         agent = source.format.agent
         anything = False
-        while True:
+        while not self._hurried():
             batch = followed.read(READ_BYTES, arrival, final=final)
             if batch.records:
                 anything = True
@@ -404,6 +412,15 @@ class Follow:
                 self.commit()
             if not batch.more or self.stuck:
                 return anything
+        followed.tail.close()
+        self._cut = True
+        return anything
+
+    def _hurried(self) -> bool:
+        """A file of gigabytes takes longer than one that is told to stop has."""
+        if not self.stopping:
+            return False
+        return not self.backlog_done or _over(self._stopped, LAST_SECONDS, self.parts.clock())
 
     def _settle(self, unit: Sequence[Source], begun: int) -> None:
         for group in {source.group: source for source in unit}.values():
