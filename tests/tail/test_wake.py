@@ -1,5 +1,6 @@
 """A wait ends with the change, the poke or the time, by whichever means."""
 
+import ctypes
 import errno
 import os
 import signal
@@ -7,6 +8,7 @@ import threading
 
 import pytest
 
+from spantail.tail import inotify
 from spantail.tail.inotify import InotifyWaker
 from spantail.tail.wake import EventWaker, FallbackWaker, HandWaker, PollWaker, open_waker
 
@@ -326,6 +328,31 @@ def test_a_system_that_refuses_watches_is_polled():
     assert waker.wait(1) == {"/a/1"}
     waker.poke()
     assert poll.poked == 1
+
+
+class UsedUp:
+    """inotify whose watches are used up."""
+
+    @staticmethod
+    def inotify_add_watch(*_):
+        ctypes.set_errno(errno.ENOSPC)
+        return -1
+
+
+def test_a_system_that_refuses_a_new_folder_is_polled(tmp_path, monkeypatch):
+    """The watches are used up while it runs: said, and what is in that folder does not wait for the next scan."""
+    heard, poll = Heard(), HandWaker()
+    waker = FallbackWaker(lambda: InotifyWaker(lambda _: True), lambda: poll, heard)
+    waker.watch([str(tmp_path)])
+    monkeypatch.setattr(inotify, "_libc", UsedUp)
+    (tmp_path / "new").mkdir()
+    assert waker.wait(LONG) is None
+    assert waker.polling
+    assert len(heard) == 1
+    assert "max_user_watches" in heard[0]
+    poll.change("x")
+    waker.wait(LONG)
+    waker.close()
 
 
 def test_a_system_that_refuses_a_watcher_is_polled():

@@ -99,20 +99,14 @@ class InotifyWaker:
                         if mask & _ISDIR and mask & _MOVED_FROM:
                             self._forget(path)
                         elif mask & _ISDIR and mask & (_CREATE | _MOVED_TO) and self._may_hold(path):
-                            self._came(path)
+                            self._add(path)  # before it is reported, so that a look at it then misses nothing
                 if len(events) < _QUEUE // 2:
                     break
         if lost:
             for root in self._roots:
-                self._came(root)
+                self._add(root)
             return None
         return changed
-
-    def _came(self, path: str) -> None:
-        """A folder is watched before it is reported, so that a look at it then misses nothing."""
-        # Out of watches: what is in it waits for the periodic pass.
-        with contextlib.suppress(OSError):
-            self._add(path)
 
     def _add(self, folder: str) -> None:
         """Watches a folder and those below it; each is listed after its watch stands."""

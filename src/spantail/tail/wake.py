@@ -40,7 +40,8 @@ class Waker(Protocol):
         ...
 
     def wait(self, timeout: float) -> set[str] | None:
-        """Changed paths; none after `timeout` seconds or a poke; None: look at everything."""
+        """Changed paths; none after `timeout` seconds or a poke; None: look at everything. OSError if the system
+        refuses to watch a folder that is new."""
         ...
 
     def poke(self) -> None:
@@ -278,13 +279,20 @@ class FallbackWaker:
             # A folder went away in between; the next pass has another list.
             return True
         except OSError as error:
-            old = self._inner
-            self._fall(error)
-            old.close()
+            self._change(error)
             return True
 
+    def _change(self, error: OSError) -> None:
+        old = self._inner
+        self._fall(error)
+        old.close()
+
     def wait(self, timeout: float) -> set[str] | None:
-        return self._inner.wait(timeout)
+        try:
+            return self._inner.wait(timeout)
+        except OSError as error:
+            self._change(error)
+            return None
 
     def poke(self) -> None:
         self._inner.poke()
