@@ -18,6 +18,7 @@ from servers.server import eventually
 from spantail.commands import run as run_command
 from spantail.commands.run import Run
 from spantail.config import Budget
+from spantail.follow import LAST_SECONDS
 from spantail.model import SECOND
 from spantail.state.store import Store
 from spantail.tail.wake import HandWaker
@@ -204,6 +205,36 @@ def running(request) -> float:
         each for each in pushed.translated(request).items() if each[0][0] == "spantail_build_info"
     )
     return value
+
+
+class Hanging:
+    """A backend that takes all the time it is given."""
+
+    def __init__(self, took):
+        self.took = took
+
+    def stop(self, seconds):
+        self.took.append(seconds)
+        return False
+
+
+def test_a_stop_takes_ten_seconds_whatever_hangs(tmp_path, monkeypatch, http_receiver):
+    """Spans and metrics go to the same backend, and one waits after the other; the loop's last look comes before them,
+    commits and the end of the process after them."""
+    monkeypatch.setenv("OTEL_METRICS_EXPORTER", "otlp")
+    for key, value in http_receiver.environ().items():
+        monkeypatch.setenv(key, value)
+    store, took = Store(tmp_path / "state"), []
+    run = Run(configured(tmp_path, tmp_path / "state", once=False), os.environ, store, waker=HandWaker())
+    run.begin()
+    run.deliverer.stop(0.0)
+    run.push.stop(PATIENCE)
+    run.push.close()
+    run.deliverer = run.push = Hanging(took)
+    run._leave()
+    store.close()
+    assert len(took) == 2
+    assert sum(took) + LAST_SECONDS <= 9
 
 
 @pytest.mark.parametrize(

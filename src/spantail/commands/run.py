@@ -20,7 +20,7 @@ from spantail.budgets import Budgets, earliest
 from spantail.commands.waiting import Waiting, reason, serve
 from spantail.config import Config
 from spantail.crew import hire
-from spantail.follow import Follow, Parts
+from spantail.follow import LAST_SECONDS, Follow, Parts
 from spantail.followed import Sources
 from spantail.formats import TABLE
 from spantail.gauges import lag
@@ -61,6 +61,11 @@ LOCKED = 75
 FAILED = 1
 BAD_SETTING = 2
 STOP_SECONDS = 10.0
+"""From the signal to the end."""
+PUSH_SECONDS = 2.0
+"""Of them what the last push may take, ..."""
+OWN_SECONDS = 1.0
+"""... and what is kept for commits, and for the end of the process itself."""
 ALIVE_SECONDS = 60
 """The loop ticks every few seconds; longer than this and /healthz says so."""
 OWN_CALLS = 400
@@ -357,7 +362,7 @@ class Run:
         """Everything there is, delivered and acknowledged."""
         delivered = self._deliver_all()
         self.follow.commit()
-        pushed = self._show_last(PROGRESS_SECONDS)
+        pushed = self._show_last(PUSH_SECONDS if self.follow.stopping else PROGRESS_SECONDS)
         if self.follow.stuck:
             _complain(f"the state could not be written: {self.follow.stuck}")
             return FAILED
@@ -388,9 +393,10 @@ class Run:
     def _leave(self) -> int:
         self.notices.stopping()
         if self.deliverer is not None:
-            self.deliverer.stop(STOP_SECONDS - 2)
+            others = LAST_SECONDS + OWN_SECONDS + (PUSH_SECONDS if self.push is not None else 0.0)
+            self.deliverer.stop(STOP_SECONDS - others)
         self.follow.commit()
-        if self._show_last(2.0):
+        if self._show_last(PUSH_SECONDS):
             self._show_held()
         self.notices.stopped(self.store.waiting_spans)
         return 0
