@@ -2,6 +2,7 @@
 
 import io
 import json
+import signal
 import subprocess
 import sys
 import types
@@ -145,6 +146,19 @@ def test_starting_imports_nothing_heavy():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("command", ["run", "demo"])
+def test_a_signal_during_the_start_ends_it_quietly(command, number):
+    """Ctrl-C right after Enter: no traceback, and no other status than a moment later."""
+    code = (
+        "import os, sys, spantail.cli as cli;"
+        f"cli._{command} = lambda _args: os.kill(os.getpid(), {int(number)});"
+        f"sys.exit(cli.main(['{command}']))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
 def told(shape, *rows):
