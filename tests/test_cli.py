@@ -161,6 +161,19 @@ def test_a_signal_during_the_start_ends_it_quietly(command, number):
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
+@pytest.mark.parametrize("closed", [(0,), (1,), (2,), (0, 1, 2)])
+def test_it_starts_without_descriptors(closed, tmp_path):
+    """As some supervisors start a program; no file of ours gets their numbers."""
+    code = (
+        "import os, sys\n"
+        f"for number in {closed}: os.close(number)\n"
+        "os.execv(sys.executable, [sys.executable, '-m', 'spantail', *sys.argv[1:]])"
+    )
+    flags = ("run", "--once", "--home", str(tmp_path), "--state", str(tmp_path / "state"))
+    done = subprocess.run([sys.executable, "-c", code, *flags], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
 def told(shape, *rows):
     out = io.StringIO()
     assert formats.main(shape, rows, out) == 0

@@ -69,6 +69,7 @@ def parser() -> argparse.ArgumentParser:
 
 def main(argv: Sequence[str] | None = None) -> int:
     _end_quietly()
+    _open_closed()
     args = parser().parse_args(argv)
     status: int = args.call(args)
     return status
@@ -78,6 +79,14 @@ def _end_quietly() -> None:
     """Until a command is under way there is nothing to deliver: a signal ends it, without a traceback."""
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: sys.exit(0))
+
+
+def _open_closed() -> None:
+    """Started without stdout or stderr (`2>&-`): what would be written there goes nowhere, and no file gets its number."""
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        if getattr(sys, name) is None:
+            os.open(os.devnull, os.O_RDWR)  # the lowest number that is free
+            setattr(sys, name, open(number, "w" if number else "r", closefd=False))  # noqa: SIM115
 
 
 def _add_run(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
