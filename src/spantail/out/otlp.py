@@ -294,8 +294,8 @@ def _gzip(request: bytes) -> bytes:
 def _public(url: str) -> str:
     """An address without what may be secret in it: user, password, query."""
     parts = urlsplit(url)
-    if not parts.netloc:
-        return parts.path
+    if not parts.netloc:  # localhost:4318 has a scheme `localhost` for the parser
+        return url.partition("?")[0].rpartition("@")[2]
     return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
 
 
