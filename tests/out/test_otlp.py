@@ -308,6 +308,14 @@ def test_backend_that_is_gone_is_a_retry_and_is_found_again(receiver, opened):
     assert len(receiver.spans) == 2 * len(SPANS)
 
 
+def test_it_may_be_closed_again(opened, caplog):
+    """At the end everything is closed once more, whoever did so before; nothing is said of it."""
+    ours = opened({"OTEL_EXPORTER_OTLP_ENDPOINT": "http://localhost:4317"})
+    ours.close()
+    ours.close()
+    assert caplog.records == []
+
+
 def test_kept_connection_that_the_backend_closed_costs_nothing(http_receiver, opened):
     """A backend that was restarted between two requests is not a failure."""
     ours = opened(http_receiver.environ())

@@ -359,6 +359,7 @@ class _Grpc:
 
     def _open(self) -> None:
         self._stock = self._connect()
+        self._is_open = True
         # Without serializers: bytes as they are.
         self._call = self._stock._channel.unary_unary(self._signal.method)  # noqa: SLF001
 
@@ -390,7 +391,9 @@ class _Grpc:
         return Verdict("retry", message=message, retry_after=_retry_info(error.trailing_metadata() or ()))
 
     def close(self) -> None:
-        self._stock.shutdown()
+        if self._is_open:  # of a second time the stock exporter writes a line on stderr
+            self._is_open = False
+            self._stock.shutdown()
 
 
 def _retry_info(metadata: Iterable[tuple[str, bytes]]) -> float | None:
