@@ -84,6 +84,20 @@ def test_a_process_that_dies_costs_nothing(home, tmp_path, monkeypatch):
     assert _added(crew_page) == _added(page)
 
 
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_what_each_process_has_to_say_is_said_once(home, tmp_path, monkeypatch, capsys):
+    """A model without a price is met by both; and the log has one form."""
+    for path in (tmp_path / "home").rglob("*.jsonl"):
+        path.write_bytes(path.read_bytes().replace(b"claude-sonnet", b"mystery"))
+    hired(monkeypatch)
+    once(home, tmp_path / "many", None, monkeypatch, log_format="text")
+    log = capsys.readouterr().err.splitlines()
+    assert all(line.startswith("spantail: ") for line in log)
+    priceless = [line for line in log if "no price is known" in line]
+    assert priceless
+    assert len(priceless) == len(set(priceless))
+
+
 class Endless:
     """A unit of gigabytes."""
 

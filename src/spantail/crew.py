@@ -28,7 +28,7 @@ from spantail.followed import READ_BYTES, Sources, at_rest, size
 from spantail.groups import Left, left
 from spantail.heap import rare_collections
 from spantail.model import Context, Outcome
-from spantail.notices import Notices
+from spantail.notices import Count, Notices, Said
 from spantail.out.content import public_name
 from spantail.out.spans import BATCH, Encoder, batches
 from spantail.pricing import Prices
@@ -73,7 +73,23 @@ class Result(Struct, array_like=True):
     totals: list[Taken] = []
     hours: list[HourRow] = []
     spans: list[Packed] = []
-    said: list[str] = []
+    said: list[Said] = []
+
+
+class Whispered(Notices):
+    """Keeps what there is to say: the parent says it, once for all."""
+
+    def __init__(self, count: Count) -> None:
+        super().__init__(count)
+        self.said: list[Said] = []
+        self._key: tuple[str, ...] = ()
+
+    def _first(self, *key: str) -> bool:
+        self._key = key
+        return super()._first(*key)
+
+    def _say(self, level: str, event: str, words: str, **fields: str | float | None) -> None:
+        self.said.append(Said(self._key, level, event, words, fields))
 
 
 class Crew:
@@ -171,9 +187,8 @@ class Job:
         self._clock = clock
         self._encoder = encoder
         self._floor = floor
-        self._lines: list[str] = []
         self._totals = Totals(hold=0)
-        self._notices = Notices(self._count, form="json", write=self._lines.append)
+        self._notices = Whispered(self._count)
         prices = Prices(config.prices, unpriced=self._notices.unpriced_model)
         prices.open_book()
         self._cost = prices.cost
@@ -203,7 +218,7 @@ class Job:
     def take(self, number: int, unit: Sequence[Source]) -> Result:
         """Reads one unit whole."""
         self._totals = totals = Totals(hold=0)
-        self._lines.clear()
+        self._notices.said.clear()
         hours, ledger = Hours(), Ledger()
         limits = self._config.limits
         guard = Guard(totals, values=limits.label_values, length=limits.label_length, redact=public_name)
@@ -246,7 +261,7 @@ class Job:
             totals=totals.taken(),
             hours=hours.rows(),
             spans=spans,
-            said=list(self._lines),
+            said=list(self._notices.said),
         )
 
     def _out(self, outcomes: Sequence[Outcome], counting: Counting) -> list[Packed]:

@@ -303,7 +303,6 @@ class Follow:
         parts = self.parts
         sizes = [sum(map(size, unit)) for unit in crew.units]
         todo, done = sum(sizes), 0
-        said: set[str] = set()
         waiting = 0
         for result in crew.results(lambda: self.stopping):
             unit = crew.units[result.unit]
@@ -313,10 +312,8 @@ class Follow:
                 parts.hours.merge(result.hours)
                 self._spans += result.spans
                 waiting += sum(batch[0] for batch in result.spans)
-                for line in result.said:
-                    if line not in said:
-                        said.add(line)
-                        parts.notices.repeat(line)
+                for said in result.said:
+                    parts.notices.repeat(said)
             else:
                 self._take_new(unit, arrival=0, final=final)
             done += sizes[result.unit]

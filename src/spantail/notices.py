@@ -24,6 +24,7 @@ from datetime import UTC, datetime
 from typing import Final
 
 import orjson
+from msgspec import Struct
 
 from spantail.model import SECOND, Turn
 
@@ -61,6 +62,16 @@ def clean(words: str, length: int = _LENGTH) -> str:
         words = words[-4 * length :]
     words = _CONTROL.sub("", redact(words))
     return words if len(words) <= length else "…" + words[1 - length :]
+
+
+class Said(Struct, array_like=True, frozen=True):
+    """Something to say, and by what it is known again."""
+
+    key: tuple[str, ...]
+    level: str
+    event: str
+    words: str
+    fields: dict[str, str | float | None]
 
 
 class Notices:
@@ -330,9 +341,10 @@ class Notices:
 
     # ----------------------------------------------------------------------------- the means
 
-    def repeat(self, line: str) -> None:
-        """A line that another process of ours has said."""
-        self._write(line)
+    def repeat(self, said: Said) -> None:
+        """For another process of ours: in the form of this log, and not what was said before."""
+        if self._first(*said.key):
+            self._say(said.level, said.event, said.words, **said.fields)
 
     def drain(self) -> None:
         """Counts what other threads have reported. For the loop, before a commit."""
