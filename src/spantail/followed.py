@@ -114,6 +114,9 @@ class Sources:
         for followed in self._followed.values():
             if not followed.takes_rest or followed.finished:
                 continue
+            if not followed.tail.torn():
+                followed.finished = True  # until it is read again
+                continue
             try:
                 stat = os.stat(followed.source.path)  # noqa: PTH116
             except OSError:

@@ -130,6 +130,27 @@ def test_killed_in_the_middle_of_a_file_at_rest(case, tmp_path, monkeypatch):
         assert seen.totals(cut / "state") == seen.totals(tmp_path / "whole/state")
 
 
+@pytest.mark.parametrize("case", CASES, ids=truth.name)
+def test_following_what_is_at_rest_opens_nothing(case, tmp_path):
+    """Nor do the looks of the first minutes, for last lines without an end among others."""
+    home, now = replay.copied(case, tmp_path / "home"), [LONG_AFTER]
+    once(home, tmp_path)
+    store = Store(tmp_path / "state")
+    config = configured(home, tmp_path / "state", once=False)
+    program = Run(config, {}, store, clock=lambda: now[0], waker=HandWaker(), strict=True)
+    OPENED.below, OPENED.paths = str(home), []
+    try:
+        program.begin()
+        for _ in range(10):
+            now[0] += 30 * SECOND
+            program.follow.step(0)
+    finally:
+        OPENED.below = ""
+        program._leave()
+        store.close()
+    assert [path for path in OPENED.paths if Path(path).is_file()] == []
+
+
 def test_one_more_line_reads_one_more_line(tmp_path, read):
     """Of a long file, and of no other."""
     home = replay.copied(truth.FIXTURES / "claude-code/subagent-a", tmp_path / "home")

@@ -133,6 +133,9 @@ class DocumentTail:
         at = self._at
         return seen != (at.size, at.mtime, at.inode) or (at.fresh and self._rests(at.mtime, TICK))
 
+    def torn(self) -> bool:
+        return self._torn != _NOT_TORN
+
     def read(self, budget: int, arrival: int, *, final: bool = False) -> Batch:  # noqa: ARG002 see above
         """`final`: the file is at rest, so what is broken now stays broken."""
         try:

@@ -67,6 +67,9 @@ class JoinedTail:
             self._find()
         return self._main.changed() or any(tail.changed() for tail in self._beside.values())
 
+    def torn(self) -> bool:
+        return self._main.torn()
+
     def read(self, budget: int, arrival: int, *, final: bool = False) -> Batch:
         self._find()
         batch = self._others(budget, arrival)

@@ -119,6 +119,10 @@ class LineTail:
             self._more or stat.st_size != at.size or stat.st_mtime_ns != at.mtime or stat.st_ino != at.inode
         )
 
+    def torn(self) -> bool:
+        # Of a compressed file the two are of different bytes: it may be.
+        return self._at.offset != self._at.size
+
     def read(self, budget: int, arrival: int, *, final: bool = False) -> Batch:
         """`final`: the file is at rest, so take an unfinished last line too, if it is whole JSON."""
         try:

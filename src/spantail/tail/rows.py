@@ -87,6 +87,9 @@ class RowsTail:
             return True  # without a connection that is kept, only the clock of the files tells of the next commit
         return self._more or now != self._at.seen or self._database.committed()
 
+    def torn(self) -> bool:
+        return False
+
     def read(self, budget: int, arrival: int) -> Batch:
         batch = Batch([])
         self._more = False

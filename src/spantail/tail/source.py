@@ -53,6 +53,10 @@ class Tail(Protocol):
         """Whether there is something new, by a stat at most."""
         ...
 
+    def torn(self) -> bool:
+        """Whether a part of a record stands at its end, as of the last read. Without opening it."""
+        ...
+
     def read(self, budget: int, arrival: int) -> Batch:
         """The next records, about `budget` bytes of them."""
         ...
