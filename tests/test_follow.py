@@ -15,8 +15,9 @@ import pytest
 
 import replay
 import truth
-from program import configured
+from program import LONG_AFTER, configured
 from receiver import Receiver
+from spantail.commands import run
 from spantail.commands.run import Run
 from spantail.config import Limits
 from spantail.followed import Followed
@@ -155,6 +156,22 @@ def test_a_stop_does_not_wait_for_the_end_of_a_long_file(live, tmp_path, receive
     again.now[0] = BEGIN + 3600 * SECOND
     again.begin()
     again.end()
+    (turn,) = (span for span in receiver.spans if truth.is_turn(span))
+    assert turn.end - turn.start == 5 * SECOND
+
+
+def test_once_takes_a_last_line_that_was_left_without_its_end(tmp_path, receiver):
+    """It was seen unfinished by one that followed the file, and is not written any more."""
+    loop = Loop(tmp_path)
+    loop.begin()
+    loop.write("user", at=0, turn_id="t", text="x")
+    loop.write("assistant_finished", at=5, turn_id="t", message_id="m", finish_reason="stop")
+    loop.path.write_bytes(loop.path.read_bytes().removesuffix(b"\n"))
+    loop.look(5)
+    loop.end()
+    assert not any(truth.is_turn(span) for span in receiver.spans)
+    config = configured(tmp_path / "home", tmp_path / "state")
+    assert run.main(config, os.environ, clock=lambda: LONG_AFTER, strict=True) == 0
     (turn,) = (span for span in receiver.spans if truth.is_turn(span))
     assert turn.end - turn.start == 5 * SECOND
 

@@ -160,6 +160,8 @@ class Follow:
         late = [s for s in known if (at := parts.sources.get(s)) is not None and at.tail.changed()]
         new = [source for source in sources if not parts.sources.has(source)]
         self._take_late(late, new, arrival=0, final=final)
+        for followed in parts.sources.unfinished(begun) if final else ():
+            self._read(followed, arrival=0, final=True)
         if self.stopping:
             return
         # What was written since may be unread, and may be what keeps a turn open.
