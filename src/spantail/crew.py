@@ -219,6 +219,7 @@ class Job:
         """Reads one unit whole."""
         self._totals = totals = Totals(hold=0)
         self._notices.said.clear()
+        begun = self._clock()
         hours, ledger = Hours(), Ledger()
         limits = self._config.limits
         guard = Guard(totals, values=limits.label_values, length=limits.label_length, redact=public_name)
@@ -245,7 +246,7 @@ class Job:
                     return Result(number, done=False)
                 if sessions.settled() >= BATCH:
                     spans += self._out(sessions.take(), counting)
-        sessions.settle(self._clock())
+        sessions.settle(begun)  # what was written since may be unread
         spans += self._out(sessions.take(), counting)
         if sessions.depends:
             return Result(number, done=False)

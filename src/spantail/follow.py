@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from spantail.state.hours import HourRow, Hours
     from spantail.state.store import Store
     from spantail.tail.finder import Finder
-    from spantail.tail.source import Source
+    from spantail.tail.source import Batch, Source
     from spantail.tail.wake import Waker
 
 COMMIT_BYTES = 16 << 20
@@ -65,6 +65,10 @@ TIDY_STEP_SECONDS = 0.2
 RETRY_SECONDS = 1.0
 LAST_SECONDS = 1.0
 """How long what is there is still taken when it was told to stop; the next start goes on where that ends."""
+BLIND = 100
+"""For how many steps what cannot be read yet holds back what its silence would settle."""
+HISTORY = 100
+"""So many new sessions at once are no work of a moment: they are settled as they are read."""
 FREE_BYTES = 1 << 20
 """Unused space in the state that is worth giving back as soon as the outbox is empty."""
 
@@ -106,6 +110,8 @@ class Follow:
         self._stopped = 0
         self._cut = False
         """Whether something was not read to its end, because it was told to stop."""
+        self._unread: dict[str, tuple[Source, int]] = {}
+        """What could not be read when it was last looked at, and for how many steps its silence counts not."""
         self.stuck = ""
         """Why the last commit failed; empty if it did not."""
         self.backlog_done = False
@@ -159,13 +165,13 @@ class Follow:
         known = [source for source in sources if parts.sources.knows(source)]
         late = [s for s in known if (at := parts.sources.get(s)) is not None and at.tail.changed()]
         new = [source for source in sources if not parts.sources.has(source)]
-        self._take_late(late, new, arrival=0, final=final)
+        self._take_late(late, new, arrival=0, begun=begun, final=final)
         for followed in parts.sources.unfinished(begun) if final else ():
             self._read(followed, arrival=0, final=True)
         if self.stopping:
             return
         # What was written since may be unread, and may be what keeps a turn open.
-        parts.groups.settle(begun)
+        parts.groups.settle(begun, but=self._blind())
         self._raise_to_least()
         self.note("backlog", "done")
         self.commit()
@@ -208,6 +214,9 @@ class Follow:
 
     def step(self, timeout: float) -> None:
         parts = self.parts
+        if self._unread:
+            left = self._unread.values()
+            self._unread = {s.path: (s, max(0, n - 1)) for s, n in left if n or parts.sources.has(s)}
         asked = parts.clock()
         self._closing = False
         changed = parts.waker.wait(timeout)
@@ -231,7 +240,7 @@ class Follow:
             self._look(parts.waker.wait(0))
         # All that was written before the wait has been read now; what came during it perhaps not.
         if not self._cut:
-            parts.groups.settle(asked, spare=True)
+            parts.groups.settle(asked, spare=True, but=self._blind())
         if self._due(now):
             self.commit()
         parts.stepped()
@@ -261,7 +270,12 @@ class Follow:
         if changed is None:
             self._pass(self.parts.clock(), everything=True)
         elif changed:
-            self._take(self.parts.finder.changed(changed))
+            now, sources = self.parts.clock(), self.parts.finder.changed(changed)
+            new = [source for source in sources if not self.parts.sources.has(source)]
+            if len(new) < 2:
+                self._take(sources, now)
+            else:
+                self._take_late([s for s in sources if s not in new], new, arrival=now, begun=now)
 
     def _pass(self, now: int, *, everything: bool = False) -> None:
         """What events miss: new folders, appends on odd file systems, unfinished last lines."""
@@ -284,7 +298,7 @@ class Follow:
             self._scan_every = _seldom(SCAN_SECONDS, begun)
             parts.sources.keep({source.path for source in found})
             new = [source for source in found if not parts.sources.has(source)]
-        self._take_late(late, new, arrival=now)
+        self._take_late(late, new, arrival=now, begun=now)
         for followed in parts.sources.unfinished(now - REST):
             self._read(followed, arrival=now, final=True)
 
@@ -305,7 +319,7 @@ class Follow:
         parts = self.parts
         sizes = [sum(map(size, unit)) for unit in crew.units]
         todo, done = sum(sizes), 0
-        waiting = 0
+        waiting, begun = 0, parts.clock()
         for result in crew.results(lambda: self.stopping):
             unit = crew.units[result.unit]
             if result.done and parts.groups.adopt(unit[0], result.ledger, result.works, result.slugs):
@@ -317,7 +331,7 @@ class Follow:
                 for said in result.said:
                     parts.notices.repeat(said)
             else:
-                self._take_new(unit, arrival=0, final=final)
+                self._take_new(unit, arrival=0, begun=begun, final=final)
             done += sizes[result.unit]
             parts.progress(done, todo)
             if waiting > CREW_SPANS:
@@ -328,10 +342,17 @@ class Follow:
         crew.close()
 
     def _take_late(
-        self, late: Sequence[Source], new: Sequence[Source], *, arrival: int, final: bool = False
+        self,
+        late: Sequence[Source],
+        new: Sequence[Source],
+        *,
+        arrival: int,
+        begun: int,
+        final: bool = False,
     ) -> None:
         """Files that have grown, and new ones. Those that are of the same sessions are all read before anything is
-        settled: a turn that ends in one of them is to have what was written before that to another."""
+        settled: a turn that ends in one of them is to have what was written before that to another. `begun`: all
+        that was written by then is read here."""
         grown = {source.path for source in late}
         units = self.parts.finder.backlog([*late, *new]) if late and new else []
         # A companion need not tell its session.
@@ -340,21 +361,28 @@ class Follow:
         self._take(late, arrival)
         if joined:
             same = [source for source in new if source.path in joined]
-            self._take_new(same, arrival=arrival, final=final, settle=False)
+            self._take_new(same, arrival=arrival, begun=begun, final=final, settle=False)
         rest = [source for source in new if source.path not in joined]
-        self._take_new(rest, arrival=arrival, final=final)
+        self._take_new(rest, arrival=arrival, begun=begun, final=final)
 
     def _take_new(
-        self, sources: Sequence[Source], *, arrival: int, final: bool = False, settle: bool = True
+        self,
+        sources: Sequence[Source],
+        *,
+        arrival: int,
+        begun: int,
+        final: bool = False,
+        settle: bool = True,
     ) -> None:
         """Files that were not followed yet, the oldest sessions first and each session whole, so
-        that an original comes before its fork and a subagent's calls find their turn."""
+        that an original comes before its fork and a subagent's calls find their turn. What they left open is settled
+        by the time when the look at all files began: in others there may be more by now, unread."""
         parts = self.parts
         # What is older than --since is not even opened to see where it belongs.
         sources = [source for source in sources if parts.sources.get(source) is not None]
         todo, done = sum(map(size, sources)), 0
-        for unit in parts.finder.backlog(sources):
-            touched, begun = False, parts.clock()
+        for number, unit in enumerate(parts.finder.backlog(sources)):
+            touched = False
             for source in unit:
                 followed = parts.sources.get(source)
                 if followed is not None:
@@ -365,7 +393,7 @@ class Follow:
                 if self.stopping:
                     return
             if touched:
-                if settle:
+                if settle and (not arrival or number >= HISTORY):
                     self._settle(unit, begun)
                 parts.progress(done, todo)
 
@@ -388,12 +416,14 @@ class Follow:
         anything = False
         while not self._hurried():
             batch = followed.read(READ_BYTES, arrival, final=final)
+            # By the clock after the read: they may have been written during it.
+            seen = parts.clock() if arrival else 0
             if batch.records:
                 anything = True
                 read = followed.reader.read
                 for record in batch.records:
                     try:
-                        sessions.apply(read(record), arrival)
+                        sessions.apply(read(record), seen)
                     except sqlite3.Error:
                         raise  # of our own state: not the record's fault
                     except Exception as error:  # noqa: BLE001 - one bad record must not end the loop
@@ -402,6 +432,7 @@ class Follow:
                 newer = getattr(followed.reader, "newer_schema", "")
                 if newer:
                     parts.notices.newer_schema(agent, source.path, newer)
+            self._look_back(source, batch)
             if batch.bytes:
                 parts.totals.add(f.READ_BYTES, (), batch.bytes, 0)
             if batch.records or batch.bytes or batch.restarted:
@@ -422,8 +453,20 @@ class Follow:
         return not self.backlog_done or _over(self._stopped, LAST_SECONDS, self.parts.clock())
 
     def _settle(self, unit: Sequence[Source], begun: int) -> None:
-        for group in {source.group: source for source in unit}.values():
-            self.parts.groups.of(group).settle(begun)
+        blind = self._blind()
+        for name, source in {source.group: source for source in unit}.items():
+            if name not in blind:
+                self.parts.groups.of(source).settle(begun)
+
+    def _look_back(self, source: Source, batch: Batch) -> None:
+        if batch.unread:
+            self._unread.setdefault(source.path, (source, BLIND))
+        elif self._unread:
+            self._unread.pop(source.path, None)
+
+    def _blind(self) -> set[str]:
+        """Groups whose silence proves nothing now. What stays locked for good does not hold back the others."""
+        return {source.group for source, steps in self._unread.values() if steps}
 
     # ------------------------------------------------------------------------------- commit
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 import msgspec
 from msgspec import Struct
@@ -142,9 +142,11 @@ class Groups:
             if self._store.knows(source.group):
                 self.of(source)
 
-    def settle(self, now: int, *, spare: bool = False) -> None:
-        for group in self._groups.values():
-            group.sessions.settle(now, spare=spare)
+    def settle(self, now: int, *, spare: bool = False, but: Collection[str] = ()) -> None:
+        """`but`: groups of which not all is read that was written by then."""
+        for name, group in self._groups.items():
+            if name not in but:
+                group.sessions.settle(now, spare=spare)
 
     def just_closed(self) -> bool:
         return sum(group.sessions.just_closed() for group in self._groups.values()) > 0

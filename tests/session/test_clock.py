@@ -10,10 +10,11 @@ HOUR = 3600 * SECOND
 
 
 def begun() -> Sessions:
-    """A turn that has ended, seen at noon; only its grace is not over."""
+    """A turn that has ended, seen at noon; only its grace is not over. The loop asks for the time before it reads."""
     sessions = Sessions(
         Context(agent="a"), Rules(), Ledger(), lambda *_, **__: None, lambda cwd: cwd, lambda _: None
     )
+    sessions.settle(NOON)
     sessions.apply([Prompted(session="s", time=NOON, turn="t")], NOON)
     sessions.apply([Replied(session="s", time=NOON + SECOND, call="c", ends=True)], NOON + SECOND)
     return sessions
@@ -42,3 +43,30 @@ def test_a_clock_asked_before_the_record_came_is_not_put_back():
     assert turns(sessions) == 0
     sessions.settle(NOON + 4 * SECOND)
     assert turns(sessions) == 1
+
+
+def test_a_machine_that_slept_while_the_loop_waited():
+    """What woke it was written after the sleep; the time before it, by which is settled, is old and not put back."""
+    sessions = Sessions(
+        Context(agent="a"), Rules(), Ledger(), lambda *_, **__: None, lambda cwd: cwd, lambda _: None
+    )
+    sessions.settle(NOON)
+    later = NOON + 8 * HOUR
+    sessions.apply([Prompted(session="s", time=later, turn="t")], later)
+    sessions.settle(NOON + SECOND)
+    sessions.settle(later + SECOND)
+    sessions.apply([Replied(session="s", time=later + 2 * SECOND, call="c", ends=True)], later + 2 * SECOND)
+    sessions.settle(later + 9 * SECOND)
+    (turn,) = (each for each in sessions.take() if isinstance(each, Turn))
+    assert (turn.status, turn.end) == ("ok", later + 2 * SECOND)
+
+
+def test_a_clock_put_back_between_two_lives():
+    """The time at which the last record was seen comes from the state, and is one of the old clock."""
+    before, after = begun(), begun()
+    (work,) = before.changed()
+    after.works.clear()
+    after.restore(work)
+    after.settle(NOON - HOUR)
+    after.settle(NOON - HOUR + 3 * SECOND)
+    assert turns(after) == 1

@@ -345,6 +345,7 @@ def test_a_damaged_outbox_ends_the_loop(desk, http_receiver, monkeypatch):
         clock=lambda: LONG_AFTER, waker=HandWaker(), strict=True,
     )  # fmt: skip
     run.begin()
+    assert run.deliverer.wait_idle(20)  # its first look is over: the next one is at what is damaged
     store.commit(Changes(spans=[packed(1, os.urandom(3000)) for _ in range(40)]), 1)
     store.db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     (leaves,) = zip(

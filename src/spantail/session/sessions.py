@@ -19,7 +19,6 @@ from typing import Any
 from msgspec import structs
 
 from spantail.model import (
-    SECOND,
     Called,
     Closed,
     Context,
@@ -43,6 +42,7 @@ from spantail.session.calls import Calls, kept, reopen
 from spantail.session.ids import ledger_id, span_id, trace_id
 from spantail.session.nesting import Nesting
 from spantail.session.parking import Parking
+from spantail.session.seen import Seen
 from spantail.session.settle import Ledger, Price, Rules, Settler, exit_of
 from spantail.session.work import (
     OPEN,
@@ -53,8 +53,6 @@ from spantail.session.work import (
     Work,
 )
 
-PUT_BACK = 10 * SECOND
-"""A clock that says so much less than it did was put back. Less is only that the loop asks before it waits."""
 NEVER = 1 << 63
 
 
@@ -77,12 +75,10 @@ class Sessions:
         self.load = load
         self.works: dict[str, Work] = {}
         self.dirty: set[str] = set()
-        self.seen: dict[str, int] = {}
-        """When, by our clock, the last record of a session that is followed live was read."""
+        self.seen = Seen()
         self.parking = Parking()
         """Sessions with open work that are in the state only."""
         self._closing: set[str] = set()
-        self._settled = 0
         self.nesting = Nesting(self.work, self.dirty.add, ledger.known)
         self.settler = Settler(rules, ledger, price, self._outer, self._unsettled)
         self.calls = Calls(rules, ledger, self.settler, self._stray, self.nesting)
@@ -145,8 +141,7 @@ class Sessions:
         """Everything written so far has been read: settle what is closed or has been silent."""
         spared, self._closing = self._closing if spare else (), set()
         # By a clock that was put back none of the parked ones' times is true any more.
-        late = now if now > self._settled - PUT_BACK else NEVER
-        self._settled = now
+        late = NEVER if self.seen.ask(now) else now
         if 0 < self.parking.soonest <= late:
             for key in self.parking.due(late):
                 self.work(key)
@@ -155,17 +150,17 @@ class Sessions:
                 self.dirty.update(self.nesting.keep_awake(work, self.seen))
         for work in list(self.works.values()):
             if work.turn is not None or work.run or work.loose:
-                self._silence(work, self._at(work, now))
+                self._silence(work, self.seen.at(work, now))
         nested = [work for work in self.works.values() if work.parent]
         while sum(self._bind_open(work) for work in nested):
             pass  # what was led to its turn may be what another one waits for
         # Subagents first: their calls belong to the sums of what closes around them.
         for work in nested:
             if work.waiting:
-                self._settle_waiting(work, self._at(work, now), spared)
+                self._settle_waiting(work, self.seen.at(work, now), spared)
         for work in list(self.works.values()):
             if work.waiting and not work.parent:
-                self._settle_waiting(work, self._at(work, now), spared)
+                self._settle_waiting(work, self.seen.at(work, now), spared)
         self._closing = set()
 
     def _bind_open(self, work: Work) -> bool:
@@ -203,16 +198,6 @@ class Sessions:
         for work in idle:
             if work.run and work.key not in outer:
                 self.park(work.key)
-
-    def _at(self, work: Work, now: int) -> int:
-        """The clock as the records would tell it. Theirs may be hours from ours (another machine, an
-        old file that is written again), so what counts is how long ago the last one was seen."""
-        seen = self.seen.get(work.key)
-        if seen is None:
-            return now
-        if now < seen - PUT_BACK:
-            self.seen[work.key] = seen = now
-        return work.last + now - seen
 
     def deadline(self) -> int:
         """When the clock alone would next settle something; 0 if never."""
@@ -289,8 +274,7 @@ class Sessions:
     def restore(self, work: Work) -> None:
         """Open work from the state goes on."""
         self.works[work.key] = work
-        if work.seen:
-            self.seen[work.key] = work.seen
+        self.seen.restore(work)
         for turn in (work.turn, *work.waiting):
             if turn is not None and not turn.original:
                 self.open_turns[turn.key] = work.key

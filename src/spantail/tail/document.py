@@ -154,6 +154,7 @@ class DocumentTail:
         entries = self._entries(data)
         if isinstance(entries, str):
             self._broken(stat, entries if data.strip() else None, batch, final=final)
+            batch.unread = not final and not self._rests(stat.st_mtime_ns, PATIENCE)
             return batch
         self._torn, self._oversized = _NOT_TORN, False
         marks = array("Q", [_mark(key, raw) for key, raw in entries])

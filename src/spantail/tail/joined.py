@@ -84,6 +84,7 @@ class JoinedTail:
         batch.bad += main.bad
         batch.partial += main.partial
         batch.restarted, batch.more = main.restarted, main.more
+        batch.unread |= main.unread
         if batch.records and not batch.more:
             batch.records.append(Record(AT_REST, self.source.path, 0, arrival, None))
         return batch
@@ -107,6 +108,7 @@ class JoinedTail:
                 batch.bytes += part.bytes
                 batch.bad += part.bad
                 batch.partial += part.partial
+                batch.unread |= part.unread
                 more = part.more
         return batch
 

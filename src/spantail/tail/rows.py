@@ -110,9 +110,10 @@ class RowsTail:
                     connection.execute("ROLLBACK")
             if self._database.resting and self._woken(now):
                 self._at = row_cursor.decode(kept)
-                return Batch([])
+                return Batch([], unread=True)
         except sqlite3.Error as error:
             self._cannot(error, now)
+            batch.unread = self._failed_at is None
             if batch.records:
                 self._at.seen = now._replace(size=UNFINISHED)
             return batch

@@ -41,6 +41,8 @@ class Batch(Struct):
     these records. What was counted stays counted; the ledger sees to it."""
     more: bool = False
     """There is more to read right now."""
+    unread: bool = False
+    """What was written by now could not be read: locked, or half written. Silence proves nothing until it can be."""
 
 
 class Tail(Protocol):
