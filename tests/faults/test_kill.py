@@ -39,7 +39,7 @@ SEED = int(os.environ.get("SPANTAIL_TEST_SEED", "20"))
 TIMES = "seconds|hours|^start$|^end$|events|duration_source"
 LOOSE = {
     "aider": TIMES + r"|cost|gen_ai\.usage|coding_agent\.tokens",
-    "clido": TIMES,
+    "clido": TIMES + r"|coding_agent\.cost",
     "goose": r"coding_agent[._](tokens\.|cost)|hours",
     "cline": r"provider\.name|vcs\.|exit_status\.raw",
 }
@@ -47,7 +47,7 @@ LOOSE = {
 them come; of a running total of tokens only who looked in time can tell which turn they belong to, and which price they had; and
 a manifest is read after the messages, so that of a session written while nobody looked it tells too late. Aider
 rounds costs and tokens, and writes the exact ones to another file a moment later: in its spans they may be missing, in
-the totals they are not."""
+the totals they are not. So is what a clido run has cost, where its turn was over by the clock before that line came."""
 
 
 class Disturbed:
