@@ -23,6 +23,7 @@ from spantail.commands import run as run_command
 from spantail.commands.run import Run
 from spantail.model import SECOND
 from spantail.out.deliver import DeliveryResult
+from spantail.state.hours import HourRow
 from spantail.state.ledger import Ledger
 from spantail.state.packing import packed
 from spantail.state.store import DAY, Changes, Store
@@ -319,6 +320,18 @@ def test_ids_older_than_13_months_are_forgotten(tmp_path):
     store.commit(Changes(ledger=[(group, day, ids) for day, ids in days.items()]), LONG_AFTER)
     store.tidy(LONG_AFTER)
     assert {row[0] for row in store.db.execute("SELECT ids FROM ledger")} == {b"today..!", b"13 month"}
+    store.close()
+
+
+def test_sums_by_time_older_than_13_months_are_forgotten(tmp_path):
+    """A budget's longest period never reaches so far back."""
+    store = Store(tmp_path)
+    now = LONG_AFTER // SECOND
+    slots = [now - days * DAY - now % 900 for days in (0, 395, 402)]
+    rows = [HourRow(slot, "a", "p", "m", "", 1, 0, 0, 1, 0.5) for slot in slots]
+    store.commit(Changes(hours=rows), LONG_AFTER)
+    store.tidy(LONG_AFTER)
+    assert {row[0] for row in store.db.execute("SELECT slot FROM hours")} == set(slots[:2])
     store.close()
 
 
