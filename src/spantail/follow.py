@@ -271,8 +271,8 @@ class Follow:
             self._pass(self.parts.clock(), everything=True)
         elif changed:
             now, sources = self.parts.clock(), self.parts.finder.changed(changed)
-            new = [source for source in sources if not self.parts.sources.has(source)]
-            if len(new) < 2:
+            new = [s for s in sources if s.files.storage != "rows" and not self.parts.sources.has(s)]
+            if len(new) < 2:  # of several a fork may be one and its original another
                 self._take(sources, now)
             else:
                 self._take_late([s for s in sources if s not in new], new, arrival=now, begun=now)
