@@ -464,8 +464,8 @@ class ClaudeReader(Struct):
         if not agent:
             return
         nested = f"{self.base}/{agent}"
-        told = decoded(USAGE, result.usage)
-        usage = told.usage() if told is not None else None
+        used = decoded(USAGE, result.usage)
+        usage = used.usage() if used is not None else None
         name = result.agent_type or kind
         yield Started(session=nested, time=time, parent=self.base, name=name, agent_id=agent)
         # Up to 2.0 there is no status; what runs on or is woken has one, or no duration.
