@@ -26,8 +26,8 @@ def copied(id_: str, created: int) -> bool:
 
 def of_a_copy(path: str, part: Part) -> bool:
     """Whether the message of the part in this file was copied by a fork. Not known if it is not there (any more)."""
-    if "/" in part.session or "/" in part.message:
-        return False
+    if any("/" in name or name.startswith(".") for name in (part.session, part.message)):
+        return False  # no ids, but ways to elsewhere
     message = Path(path).parent.parent.parent / "message" / part.session / f"{part.message}.json"
     try:
         body = message.read_bytes() if message.is_file() and message.stat().st_size <= LARGEST else b""
