@@ -14,6 +14,7 @@ from __future__ import annotations
 import threading
 from bisect import insort
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from operator import add
 from typing import Final
 
 import msgspec
@@ -58,6 +59,8 @@ class Totals:
         self._histograms: dict[Family, dict[Labels, Histogram]] = {
             family: {} for family in FAMILIES if family.kind == "histogram"
         }
+        self._merged: dict[tuple[str, Labels], Counter | Histogram] = {}
+        """Series by what another process calls them."""
         self._dirty: list[Series] = []
         self._changes: list[_Change] = []
 
@@ -118,15 +121,25 @@ class Totals:
     def merge(self, taken: Iterable[Taken], guarded: Callable[[Family, Labels], Labels]) -> None:
         """Adds what another process has counted from zero; its labels go through our guard."""
         for name, raw, created, amount, counts in taken:
-            family = BY_NAME[name]
-            labels = guarded(family, raw)
-            if not counts:
-                self.counter(family, labels, created).live += amount
-                continue
-            series = self._histogram(family, labels, created)
-            series.counts = [mine + more for mine, more in zip(series.counts, counts, strict=True)]
-            series.sum += amount
+            series = self._merged.get((name, raw)) or self._counted_as(name, raw, created, guarded)
             self._touch(series)
+            if isinstance(series, Counter):
+                series.live += amount
+            else:
+                series.counts = list(map(add, series.counts, counts))
+                series.sum += amount
+
+    def _counted_as(
+        self, name: str, raw: Labels, created: int, guarded: Callable[[Family, Labels], Labels]
+    ) -> Counter | Histogram:
+        """Our series for one of another process."""
+        family = BY_NAME[name]
+        labels = guarded(family, raw)
+        find = self.counter if family.kind == "counter" else self.histogram
+        series: Counter | Histogram = find(family, labels, created)
+        if labels == raw:  # what overflows goes through the guard each time, because it counts that
+            self._merged[name, raw] = series
+        return series
 
     def raise_to(self, rows: Iterable[Row]) -> None:
         """No series may stay below what a page has shown: these are what is known of that. Of a histogram
