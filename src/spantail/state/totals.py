@@ -42,6 +42,7 @@ class _Change:
         self.shown = shown
 
 
+Guarded = Callable[[Family, Labels], Labels]
 Taken = tuple[str, tuple[str, ...], int, float, tuple[int, ...]]
 """A series of another process: family, labels, first event, total (a histogram's: its sum), and of a
 histogram how many fell in each bucket."""
@@ -63,7 +64,6 @@ class Totals:
         """Series by what another process calls them."""
         self._dirty: list[Series] = []
         self._changes: list[_Change] = []
-
         self._lock = threading.Lock()
         # Below: shared with the pages, under the lock.
         self._page: dict[Family, list[Series]] = {family: [] for family in FAMILIES}
@@ -104,10 +104,8 @@ class Totals:
     def histogram(self, family: Family, labels: Labels, time: int) -> Histogram:
         """The same for histograms: to be given observations (finite, not negative)."""
         series = self._histogram(family, labels, time)
-        if not series.dirty:
-            series.dirty = True
-            series.created = series.created or time
-            self._dirty.append(series)
+        series.created = series.created or time
+        self._touch(series)
         return series
 
     def taken(self) -> list[Taken]:
@@ -118,7 +116,7 @@ class Totals:
             if not series.untouched()
         ]
 
-    def merge(self, taken: Iterable[Taken], guarded: Callable[[Family, Labels], Labels]) -> None:
+    def merge(self, taken: Iterable[Taken], guarded: Guarded) -> None:
         """Adds what another process has counted from zero; its labels go through our guard."""
         for name, raw, created, amount, counts in taken:
             series = self._merged.get((name, raw)) or self._counted_as(name, raw, created, guarded)
@@ -129,14 +127,11 @@ class Totals:
                 series.counts = list(map(add, series.counts, counts))
                 series.sum += amount
 
-    def _counted_as(
-        self, name: str, raw: Labels, created: int, guarded: Callable[[Family, Labels], Labels]
-    ) -> Counter | Histogram:
+    def _counted_as(self, name: str, raw: Labels, at: int, guarded: Guarded) -> Counter | Histogram:
         """Our series for one of another process."""
-        family = BY_NAME[name]
-        labels = guarded(family, raw)
+        labels = guarded(family := BY_NAME[name], raw)
         find = self.counter if family.kind == "counter" else self.histogram
-        series: Counter | Histogram = find(family, labels, created)
+        series: Counter | Histogram = find(family, labels, at)
         if labels == raw:  # what overflows goes through the guard each time, because it counts that
             self._merged[name, raw] = series
         return series
