@@ -1,6 +1,6 @@
 """The clock decides when a turn settles, also one that is put back in the middle of it."""
 
-from spantail.model import SECOND, Context, Prompted, Replied, Turn
+from spantail.model import SECOND, Context, Prompted, Replied, Started, Turn
 from spantail.session.sessions import Sessions
 from spantail.session.settle import Rules
 from spantail.state.ledger import Ledger
@@ -70,3 +70,14 @@ def test_a_clock_put_back_between_two_lives():
     after.settle(NOON - HOUR)
     after.settle(NOON - HOUR + 3 * SECOND)
     assert turns(after) == 1
+
+
+def test_what_a_subagent_wrote_while_nobody_looked_makes_no_silence():
+    """The session around it was seen before the restart; how far its clock is off does not change by the subagent."""
+    sessions = begun()
+    sessions.apply([Started(session="s/a", time=NOON + 2 * SECOND, parent="s")])
+    sessions.apply([Prompted(session="s/a", time=NOON + 2 * SECOND, turn="a", outer="t")])
+    sessions.settle(NOON + 2 * SECOND + SECOND // 2)
+    assert turns(sessions) == 0
+    sessions.settle(NOON + 4 * SECOND)
+    assert turns(sessions) == 1

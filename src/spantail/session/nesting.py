@@ -58,10 +58,12 @@ class Nesting:
         around = self.work(work.parent)
         while True:
             if work.last > around.last:
-                around.last = work.last
-                woken.append(around.key)
                 if work.key in seen:
                     seen[around.key] = seen[work.key]
+                elif around.key in seen:  # the subagent's was written while nobody looked
+                    seen[around.key] += work.last - around.last
+                around.last = work.last
+                woken.append(around.key)
             if not around.parent:
                 return woken
             around = self.work(around.parent)
