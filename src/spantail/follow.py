@@ -432,7 +432,7 @@ class Follow:
                 newer = getattr(followed.reader, "newer_schema", "")
                 if newer:
                     parts.notices.newer_schema(agent, source.path, newer)
-            self._look_back(source, batch)
+            self._mark_unread(source, batch)
             if batch.bytes:
                 parts.totals.add(f.READ_BYTES, (), batch.bytes, 0)
             if batch.records or batch.bytes or batch.restarted:
@@ -458,7 +458,7 @@ class Follow:
             if name not in blind:
                 self.parts.groups.of(source).settle(begun)
 
-    def _look_back(self, source: Source, batch: Batch) -> None:
+    def _mark_unread(self, source: Source, batch: Batch) -> None:
         if batch.unread:
             self._unread.setdefault(source.path, (source, BLIND))
         elif self._unread:
