@@ -271,7 +271,7 @@ class Follow:
             self._pass(self.parts.clock(), everything=True)
         elif changed:
             now, sources = self.parts.clock(), self.parts.finder.changed(changed)
-            new = [s for s in sources if s.files.storage != "rows" and not self.parts.sources.has(s)]
+            new = [s for s in sources if s.files.storage == "lines" and not self.parts.sources.has(s)]
             if len(new) < 2:  # of several a fork may be one and its original another
                 self._take(sources, now)
             else:
