@@ -14,7 +14,6 @@ from __future__ import annotations
 import threading
 from bisect import insort
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from operator import add
 from typing import Final
 
 import msgspec
@@ -124,7 +123,7 @@ class Totals:
             if isinstance(series, Counter):
                 series.live += amount
             else:
-                series.counts = list(map(add, series.counts, counts))
+                series.counts = [mine + more for mine, more in zip(series.counts, counts, strict=True)]
                 series.sum += amount
 
     def _counted_as(self, name: str, raw: Labels, at: int, guarded: Guarded) -> Counter | Histogram:

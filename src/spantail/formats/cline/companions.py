@@ -33,16 +33,13 @@ from spantail.formats.cline.shapes import (
     part,
     word,
 )
+from spantail.formats.neighbour import small
 from spantail.formats.times import iso_ns
 from spantail.model import MILLISECOND, Ended, Event, Exit, Record, Returned, Started
 
 EXITS: dict[str, Exit] = {"completed": "success", "failed": "error", "cancelled": "interrupted"}
 UNIQUE = 8
 """A call's id shorter than this (`call_1`, `0`) is no identity: providers that make such ids repeat them."""
-
-
-LARGEST = 1 << 20
-"""A larger manifest is none."""
 
 
 def _started(session: str, manifest: Manifest, metadata: ManifestMetadata) -> Started:
@@ -59,12 +56,7 @@ def _started(session: str, manifest: Manifest, metadata: ManifestMetadata) -> St
 def beside(path: str, session: str) -> Started | None:
     """What the manifest in the folder of this file tells of the session. Asked of the disk, since in a folder that is
     found at the start it is read after the messages."""
-    try:
-        file = Path(path).with_name(f"{session}.json")
-        body = file.read_bytes() if file.is_file() and file.stat().st_size <= LARGEST else b""
-    except (OSError, ValueError):
-        return None
-    manifest: Manifest | None = part(MANIFEST, body)
+    manifest: Manifest | None = part(MANIFEST, small(Path(path).parent / f"{session}.json"))
     if manifest is None or manifest.session_id != session:
         return None
     return _started(session, manifest, part(MANIFEST_METADATA, manifest.metadata) or ManifestMetadata())

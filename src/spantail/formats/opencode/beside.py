@@ -8,15 +8,12 @@ would be a turn.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Final
 
+from spantail.formats.neighbour import small
 from spantail.formats.opencode.ids import is_own, made_at
 from spantail.formats.opencode.shapes import MESSAGE, Part
 from spantail.formats.values import decoded, time_ns
 from spantail.model import SECOND
-
-LARGEST: Final = 1 << 20
-"""A message without its parts is small; only the changes of a turn, which it may list, make it larger."""
 
 
 def copied(id_: str, created: int) -> bool:
@@ -29,11 +26,8 @@ def of_a_copy(path: str, part: Part) -> bool:
     if any("/" in name or name.startswith(".") for name in (part.session, part.message)):
         return False  # no ids, but ways to elsewhere
     message = Path(path).parent.parent.parent / "message" / part.session / f"{part.message}.json"
-    try:
-        body = message.read_bytes() if message.is_file() and message.stat().st_size <= LARGEST else b""
-    except (OSError, ValueError):
-        return False
-    found = decoded(MESSAGE, body)
+    # Without its parts it is small; only the changes of a turn, which it may list, make it larger.
+    found = decoded(MESSAGE, small(message))
     return found is not None and copied(part.message, time_ns(found.time.created))
 
 
