@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable, Mapping
+from pathlib import Path
 
 VERSION = 1
 
@@ -112,3 +113,9 @@ def prepare(db: sqlite3.Connection) -> None:
     for table in CHECKED:
         if db.execute(f"PRAGMA integrity_check({table})").fetchone()[0] != "ok":
             raise DamagedError(f"the table {table} is damaged")
+
+
+def read_only(path: Path, how: str = "") -> sqlite3.Connection:
+    """`how`: more of SQLite's words for its address, each after an `&`."""
+    # The folder may be given as it is seen from here; an address must be absolute.
+    return sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro{how}", uri=True, isolation_level=None)

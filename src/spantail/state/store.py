@@ -21,7 +21,7 @@ from spantail.state.hours import HourRow
 from spantail.state.ledger import Ledger
 from spantail.state.packing import Packed, unpacked
 from spantail.state.rescue import Rescued, finish, least, rescue
-from spantail.state.schema import damaged, prepare
+from spantail.state.schema import damaged, prepare, read_only
 from spantail.state.series import Row
 
 FILE = "state.db"
@@ -339,8 +339,7 @@ class OutboxReader:
 
     def _pending(self, after_id: int, limit_bytes: int) -> list[tuple[int, int, bytes]]:
         if self._db is None:
-            uri = self._path.absolute().as_uri()  # a folder may be given as it is seen from here
-            self._db = sqlite3.connect(f"{uri}?mode=ro", uri=True, isolation_level=None)
+            self._db = read_only(self._path)
             self._db.execute("PRAGMA cache_size=-256")  # everything is read once
         out: list[tuple[int, int, bytes]] = []
         size = 0

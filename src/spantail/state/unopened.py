@@ -9,7 +9,7 @@ import sqlite3
 from contextlib import closing
 from pathlib import Path
 
-from spantail.state.schema import VERSION
+from spantail.state.schema import VERSION, read_only
 from spantail.state.series import Row
 
 
@@ -18,10 +18,8 @@ def left_by_the_last_commit(path: Path) -> tuple[list[Row], dict[str, str]] | No
     try:
         log = path.with_name(f"{path.name}-wal")
         # Without a log the file is all there is. SQLite reads a log without writing, but does not do without one.
-        how = "mode=ro" if log.exists() and log.stat().st_size else "mode=ro&immutable=1"
-        with closing(
-            sqlite3.connect(f"{path.absolute().as_uri()}?{how}", uri=True, isolation_level=None)
-        ) as db:
+        how = "" if log.exists() and log.stat().st_size else "&immutable=1"
+        with closing(read_only(path, how)) as db:
             db.execute("BEGIN")
             if db.execute("PRAGMA user_version").fetchone()[0] != VERSION:
                 return None

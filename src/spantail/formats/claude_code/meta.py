@@ -15,6 +15,13 @@ from spantail.formats.times import iso_ns
 from spantail.model import Event, Linked, Record, Started
 
 
+def base_of(parts: tuple[str, ...]) -> str | None:
+    """The session whose folder `subagents` a file is in; None if it is in none."""
+    if "subagents" not in parts:
+        return None
+    return parts[len(parts) - 2 - parts[::-1].index("subagents")]
+
+
 class MetaReader(Struct):
     """agent-<agentId>.meta.json: which call started the subagent."""
 
@@ -24,9 +31,9 @@ class MetaReader(Struct):
             return
         name = PurePath(record.path)
         parts = name.parts
-        if "subagents" not in parts:
+        base = base_of(parts)
+        if base is None:
             return
-        base = parts[len(parts) - 2 - parts[::-1].index("subagents")]
         agent = name.name.removeprefix("agent-").removesuffix(".meta.json")
         session = f"{base}/{agent}"
         parent = f"{base}/{meta.parent_agent_id}" if meta.parent_agent_id else base
@@ -47,9 +54,9 @@ def unit(path: str, head: bytes) -> tuple[int, str]:
     times = [iso_ns(each[1].decode("ascii", "replace")) for each in found]
     time = min((at for at in times if at), default=0)
     name = PurePath(path)
-    parts = name.parts
-    if "subagents" in parts:
-        return time, parts[len(parts) - 2 - parts[::-1].index("subagents")]
+    base = base_of(name.parts)
+    if base is not None:
+        return time, base
     named = SESSION.search(head)
     session = named[1].decode("utf-8", "replace") if named is not None else name.stem
     if name.name.startswith("agent-"):

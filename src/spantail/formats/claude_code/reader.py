@@ -32,6 +32,7 @@ from spantail.formats.claude_code.lines import (
     Block,
     Line,
 )
+from spantail.formats.claude_code.meta import base_of
 from spantail.formats.claude_code.outcome import INTERRUPTED, failure, rejected
 from spantail.formats.claude_code.outcome import text as text_of
 from spantail.formats.claude_code.progress import told
@@ -166,10 +167,7 @@ class ClaudeReader(Struct):
             self.agent_id = name.stem.removeprefix("agent-")
             self.hidden = HIDDEN.fullmatch(self.agent_id) is not None
             parts = name.parts
-            if "subagents" in parts:
-                self.base = parts[len(parts) - 1 - parts[::-1].index("subagents") - 1]
-            else:
-                self.base = line.session_id or name.stem
+            self.base = base_of(parts) or line.session_id or name.stem
             self.session = f"{self.base}/{self.agent_id}"
             self.parent = f"{self.base}/{parts[-2]}" if "workflows" in parts else self.base
         else:
