@@ -9,6 +9,9 @@ from pathlib import Path
 from receiver import Receiver, Span
 from spantail.commands import run
 from spantail.config import Config
+from spantail.model import SECOND
+from spantail.state.store import Store
+from spantail.tail.wake import HandWaker
 
 LONG_AFTER = 1_893_456_000 * 10**9
 """A time at which every recorded session has long been silent."""
@@ -44,3 +47,37 @@ def once(
     status = run.main(config, os.environ, clock=lambda: LONG_AFTER, strict=True)
     assert status == 0
     return (receiver.spans if receiver is not None else []), (state / "page.prom").read_text()
+
+
+class Followed:
+    """The program as it follows a home and is looked after by hand; it can be ended and begun again."""
+
+    def __init__(self, home: Path, state: Path, now: int) -> None:
+        self.now = now
+        self._config = configured(home, state, once=False)
+        self.begin()
+
+    def begin(self) -> None:
+        self._store, self._waker = Store(Path(self._config.state)), HandWaker()
+        self._run = run.Run(
+            self._config, os.environ, self._store, clock=lambda: self.now, waker=self._waker, strict=True
+        )
+        self._run.begin()
+
+    def changed(self, path: Path) -> None:
+        self._waker.change(str(path))
+
+    def look(self) -> None:
+        self._run.follow.step(0)
+
+    def end(self) -> None:
+        self._run._leave()
+        self._store.close()
+
+    def end_long_after(self) -> None:
+        """The clock has closed what nothing else does, and all is delivered."""
+        for _ in range(3):
+            self.now += 3 * 3600 * SECOND
+            self.look()
+        assert self._run.deliverer.wait_idle(20)
+        self.end()

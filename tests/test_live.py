@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import os
-
 import pytest
 
 import replay
 import truth
-from program import configured, once
+from program import Followed, once
 from receiver import Receiver, Span
-from spantail.commands.run import Run
 from spantail.formats import TABLE
 from spantail.model import SECOND
-from spantail.state.store import Store
-from spantail.tail.wake import HandWaker
 
 ONLY_LINES = tuple(row.agent for row in TABLE if {f.storage for f in row.files if f.main} == {"lines"})
 LINES = [case for case in truth.cases() if case.parent.name.startswith(ONLY_LINES)]
@@ -38,23 +33,15 @@ def followed(case, tmp_path, receiver, monkeypatch, pieces) -> tuple[list[Span],
     home, state = tmp_path / "home", tmp_path / "live"
     for folder in [case / "home", *(path for path in (case / "home").rglob("*") if path.is_dir())]:
         (home / folder.relative_to(case / "home")).mkdir(parents=True)
-    now = [min((time for time, _, _ in replay.lines(case / "home") if time), default=SECOND)]
-    waker = HandWaker()
-    store = Store(state)
-    config = configured(home, state, once=False)
-    run = Run(config, os.environ, store, clock=lambda: now[0], waker=waker, strict=True)
-    run.begin()
+    program = Followed(
+        home, state, min((time for time, _, _ in replay.lines(case / "home") if time), default=SECOND)
+    )
     for piece in pieces:
         path = replay.append(home, piece)
-        now[0] = max(now[0], piece[0])
-        waker.change(str(path))
-        run.follow.step(0)
-    for _ in range(3):  # long after: the clock closes what nothing else does
-        now[0] += 3 * 3600 * SECOND
-        run.follow.step(0)
-    assert run.deliverer.wait_idle(20)
-    run._leave()
-    store.close()
+        program.now = max(program.now, piece[0])
+        program.changed(path)
+        program.look()
+    program.end_long_after()
     return receiver.spans, (state / "page.prom").read_text()
 
 

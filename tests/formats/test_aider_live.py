@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import random
 import re
 import shutil
@@ -12,12 +11,9 @@ from pathlib import Path
 import pytest
 
 import truth
-from program import configured, once
+from program import Followed, once
 from receiver import Receiver
-from spantail.commands.run import Run
 from spantail.model import SECOND
-from spantail.state.store import Store
-from spantail.tail.wake import HandWaker
 
 CASES = [case for case in truth.cases() if case.parent.name == "aider"]
 LOG, HISTORY, INPUTS = "aider-analytics.jsonl", "proj/.aider.chat.history.md", "proj/.aider.input.history"
@@ -92,32 +88,17 @@ def followed(tmp_path, receiver, monkeypatch, pieces, restarts=0.0):
     home, state = tmp_path / "home", tmp_path / "live"
     (home / "proj").mkdir(parents=True)
     dice = random.Random(3)
-    now, waker = [SECOND], HandWaker()
-
-    def begun():
-        store = Store(state)
-        config = configured(home, state, once=False)
-        run = Run(config, os.environ, store, clock=lambda: now[0], waker=waker, strict=True)
-        run.begin()
-        return store, run
-
-    store, run = begun()
+    program = Followed(home, state, SECOND)
     for at, path, body in pieces:
         with (home / path).open("ab") as file:
             file.write(body)
-        now[0] = at
-        waker.change(str(home / path))
-        run.follow.step(0)
+        program.now = at
+        program.changed(home / path)
+        program.look()
         if dice.random() < restarts:
-            run._leave()
-            store.close()
-            store, run = begun()
-    for _ in range(3):
-        now[0] += 3 * 3600 * SECOND
-        run.follow.step(0)
-    assert run.deliverer.wait_idle(20)
-    run._leave()
-    store.close()
+            program.end()
+            program.begin()
+    program.end_long_after()
     return receiver.spans, (state / "page.prom").read_text()
 
 

@@ -1,7 +1,6 @@
 """JSON files followed while they are written, several between two looks: the same as read whole."""
 
 import json
-import os
 import random
 import shutil
 import sqlite3
@@ -9,12 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from program import configured, once
+from program import Followed, once
 from receiver import Receiver
-from spantail.commands.run import Run
-from spantail.model import MILLISECOND, SECOND
-from spantail.state.store import Store
-from spantail.tail.wake import HandWaker
+from spantail.model import MILLISECOND
 
 FIXTURES = Path(__file__).resolve().parents[2] / "fixtures" / "opencode"
 STORED = "home/.local/share/opencode"
@@ -61,38 +57,24 @@ def test_several_files_between_two_looks(case, stopped, tmp_path, monkeypatch):
     todo = writes(case, tmp_path)
     home = tmp_path / "home"
     home.mkdir()
-    now = [todo[0][0]]
     dice = random.Random(1)
     with Receiver("http") as receiver:
         for key, value in receiver.environ().items():
             monkeypatch.setenv(key, value)
 
-        def begun():
-            store, waker = Store(tmp_path / "live"), HandWaker()
-            config = configured(home, tmp_path / "live", once=False)
-            run = Run(config, os.environ, store, clock=lambda: now[0], waker=waker, strict=True)
-            run.begin()
-            return store, waker, run
-
-        store, waker, run = begun()
+        program = Followed(home, tmp_path / "live", todo[0][0])
         while todo:
             if stopped:
-                run._leave()
-                store.close()
+                program.end()
             for _ in range(min(len(todo), dice.randint(1, 25))):
-                now[0], file, body = todo.pop(0)
+                program.now, file, body = todo.pop(0)
                 (home / file).parent.mkdir(parents=True, exist_ok=True)
                 (home / file).write_text(body)
-                waker.change(str(home / file))
+                program.changed(home / file)
             if stopped:
-                store, waker, run = begun()
-            run.follow.step(0)
-        for _ in range(3):
-            now[0] += 3 * 3600 * SECOND
-            run.follow.step(0)
-        assert run.deliverer.wait_idle(20)
-        run._leave()
-        store.close()
+                program.begin()
+            program.look()
+        program.end_long_after()
         live = receiver.spans
     with Receiver("http") as receiver:
         whole, _ = once(home, tmp_path / "whole", receiver, monkeypatch)
