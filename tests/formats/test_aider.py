@@ -81,8 +81,8 @@ def events(*parts, reader=None):
     return made
 
 
-def settled(*parts, sessions=None):
-    sessions = sessions or Sessions(
+def of_aider():
+    return Sessions(
         Context(agent="aider"),
         Rules(keep_content=True),
         Ledger(),
@@ -90,6 +90,10 @@ def settled(*parts, sessions=None):
         lambda cwd: cwd.rpartition("/")[2],
         lambda _: None,
     )
+
+
+def settled(*parts, sessions=None):
+    sessions = sessions or of_aider()
     sessions.apply(events(*parts, REST))
     sessions.settle(FAR)
     return sessions.take()
@@ -492,6 +496,20 @@ def test_numbers_of_the_server_are_final():
     log = [entry("launched", BEGIN), sent(BEGIN + 3 * SECOND, 2461, 34)]
     out = settled(log, HEAD.replace("--model", "--no-stream --model"), "\n#### x␠\n", ANSWER)
     assert [call.final for call in of(ModelCall, out)] == [True]
+
+
+def test_the_log_may_tell_after_a_pause():
+    """A restart lies between the two, and the history's line is dated long before: its numbers are rounded up, and
+    what is counted is never taken back."""
+    sessions, reader = of_aider(), History()
+    launched = entry("launched", BEGIN)
+    sessions.apply(events(launched, HEAD, "\n#### x␠\n", ANSWER, REST, reader=reader))
+    sessions.settle(BEGIN + 60 * SECOND)
+    sessions.apply(events(sent(BEGIN + 3 * SECOND, 2461, 34), REST, reader=reader))
+    sessions.settle(FAR)
+    out = sessions.take()
+    (call,), (turn,) = of(ModelCall, out), of(Turn, out)
+    assert call.usage == turn.usage == Usage(input=2461, output=34)
 
 
 @pytest.mark.parametrize(

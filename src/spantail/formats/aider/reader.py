@@ -300,7 +300,8 @@ class History(Struct):
             model=model,
             provider=_provider(model),
             usage=used.usage(model),
-            final=True,
+            # Where there is a log, it is still to say the exact numbers.
+            final=not call.launch,
             cut=run.counts or not call.launch,
             rests=True,
             cost=lines.dollars(used.cost) if used.cost else None,
